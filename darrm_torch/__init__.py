@@ -1,0 +1,38 @@
+"""Private labels from ensembles of differentially private teachers.
+
+Names are loaded when first used: ``import darrm_torch`` is quick, and the solver never imports Torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
+    "errors": (
+        "BudgetExceeded",
+        "DarrmError",
+        "InvalidArgument",
+        "LedgerError",
+        "PrivacyViolation",
+        "UnprovenPrivacy",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

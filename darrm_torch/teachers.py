@@ -1,0 +1,324 @@
+"""Training the teachers: shards decided record by record, K Opacus runs in parallel processes, a folder to resume from.
+
+A teacher's privacy is only worth what its training did, so three things are fixed by construction here:
+
+* which shards a record enters depends on that record alone (:func:`assign_shards`), so adding or removing it changes
+  the data of exactly ``overlap`` teachers;
+* sample rate, number of steps and the divisor of the noisy gradient are computed from public numbers, never from the
+  size of the shard at hand, so that a neighbouring data set is trained in exactly the same way;
+* every teacher draws its noise from its own generator, seeded by the operating system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+from tqdm.auto import tqdm
+
+from .errors import InvalidArgument, check_integer, check_number
+
+__all__ = ["TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How each teacher is trained: plain SGD, with DP-SGD's clipping and noise when ``noise_multiplier`` is given.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise over ``max_grad_norm``; ``None`` trains without privacy.
+        max_grad_norm: L2 bound of one record's gradient.
+        batch_size: expected (Poisson-sampled) batch size, also the divisor of the summed noisy gradient.
+        epochs: passes over a shard of the nominal size.
+        learning_rate: of SGD without momentum.
+    """
+
+    noise_multiplier: float | None = 12.0
+    max_grad_norm: float = 1.0
+    batch_size: int = 32
+    epochs: int = 5
+    learning_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is not None:
+            check_number("noise_multiplier", self.noise_multiplier, low=0, low_open=True, high_open=True)
+        check_number("max_grad_norm", self.max_grad_norm, low=0, low_open=True, high_open=True)
+        check_integer("batch_size", self.batch_size, low=1)
+        check_integer("epochs", self.epochs, low=1)
+        check_number("learning_rate", self.learning_rate, low=0, low_open=True, high_open=True)
+
+    def steps_per_epoch(self, shard_size: int) -> int:
+        """Steps of one epoch over a shard of ``shard_size`` records: the sample rate is its reciprocal."""
+        return math.ceil(shard_size / self.batch_size)
+
+
+def assign_shards(
+    records: Sequence[bytes], *, teachers: int, overlap: int = 1, key: bytes
+) -> list[NDArray[np.int64]]:
+    """Shards in which every record is in exactly ``overlap`` of the ``teachers``, decided by a keyed hash of the record.
+
+    Each record ranks the teachers by a keyed hash of (record, teacher) and enters the shards of the first ``overlap``.
+    Adding or removing a record therefore changes ``overlap`` shards and leaves the others as they are.
+
+    Args:
+        records: what identifies each record, for example a digest of its content.
+        teachers: K.
+        overlap: r, in ``[1, K]``.
+        key: at most 64 bytes; keep it with the private data, since it tells which shard a known record is in.
+
+    Returns:
+        K sorted arrays of positions in ``records``.
+
+    Raises:
+        InvalidArgument: ``teachers < 1`` or ``overlap`` outside ``[1, teachers]``.
+
+    >>> shards = assign_shards([b"a", b"b", b"c"], teachers=4, overlap=2, key=b"k")
+    >>> sum(len(shard) for shard in shards)
+    6
+    """
+    check_integer("teachers", teachers, low=1)
+    check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
+    members: list[list[int]] = [[] for _ in range(teachers)]
+    for position, record in enumerate(records):
+        ranks = []
+        for teacher in range(teachers):
+            digest = hashlib.blake2b(record, key=key, salt=teacher.to_bytes(8, "little"), digest_size=16).digest()
+            ranks.append((digest, teacher))
+        for _, teacher in sorted(ranks)[:overlap]:
+            members[teacher].append(position)
+    return [np.asarray(shard, dtype=np.int64) for shard in members]
+
+
+def contiguous_shards(count: int, *, teachers: int) -> list[NDArray[np.int64]]:
+    """Equal slices by position, as the paper cuts its data.
+
+    No statement about the overlap comes with them: removing one record moves every later one across a boundary, so all
+    K teachers may change (``overlap = K``). :func:`assign_shards` does not have this flaw.
+
+    >>> [len(shard) for shard in contiguous_shards(11, teachers=3)]
+    [4, 4, 3]
+    """
+    check_integer("teachers", teachers, low=1)
+    return [np.asarray(part, dtype=np.int64) for part in np.array_split(np.arange(count), teachers)]
+
+
+def train_teachers(
+    folder: Path,
+    *,
+    build_model: Callable[[], nn.Module],
+    inputs: Tensor,
+    labels: Tensor,
+    shards: Sequence[NDArray[np.int64]],
+    shard_size: int,
+    settings: TrainingSettings,
+    name: str = "teacher",
+    workers: int | None = None,
+    device: str = "cpu",
+    insecure_seed: int | None = None,
+    progress: bool = True,
+) -> list[Path]:
+    """Train one teacher a shard, in parallel processes of one thread each, and keep each in ``folder`` once it is done.
+
+    A teacher already in the folder is not trained again. One that was interrupted is trained anew, with fresh noise;
+    nothing of the interrupted attempt was kept, so it costs nothing.
+
+    Args:
+        folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written whole or not at all.
+        build_model: makes an untrained model; a module-level function or class, since it travels to other processes.
+        inputs: ``(N, ...)`` float tensor, the private records.
+        labels: ``(N,)`` integer tensor, class numbers from 0.
+        shards: positions of each teacher's records.
+        shard_size: the nominal number of records of a shard, a public number: it fixes the sample rate
+            ``1 / ceil(shard_size / batch_size)`` and the steps of every teacher, whatever their shards' true sizes.
+        settings: see :class:`TrainingSettings`.
+        name: first part of the file names.
+        workers: processes at a time; default: the number of usable cores (1 on CUDA).
+        device: where teachers train, ``"cpu"`` or ``"cuda"``.
+        insecure_seed: makes the run repeatable. Whoever knows the seed knows the noise: for tests and studies only.
+        progress: show a bar.
+
+    Returns:
+        The K files, in the order of the shards.
+
+    Raises:
+        InvalidArgument: an empty shard, or tensors of different lengths.
+    """
+    if len(inputs) != len(labels):
+        raise InvalidArgument("labels", f"as long as inputs ({len(inputs)})", len(labels))
+    for number, shard in enumerate(shards):
+        if len(shard) == 0:
+            raise InvalidArgument(
+                f"shard {number}", "at least one record", 0, "Use fewer teachers, more records or a larger overlap."
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}-{number:03d}.pt" for number in range(len(shards))]
+    missing = [number for number, file in enumerate(files) if not file.exists()]
+    if not missing:
+        return files
+    steps = settings.epochs * settings.steps_per_epoch(shard_size)
+    seeds = _seeds(len(shards), insecure_seed)
+    if workers is None:
+        workers = 1 if device.startswith("cuda") else len(os.sched_getaffinity(0))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "opacus"])
+    counter = context.Value("q", 0)
+    bar = tqdm(total=steps * len(missing), desc=f"{name}s", unit="step", disable=not progress, dynamic_ncols=True)
+    with (
+        bar,
+        ProcessPoolExecutor(
+            min(workers, len(missing)), mp_context=context, initializer=_start_worker, initargs=(counter,)
+        ) as pool,
+    ):
+        pending: set[Future[None]] = set()
+        for number in missing:
+            rows = torch.from_numpy(shards[number])
+            shard_data = (inputs[rows].numpy(), labels[rows].numpy())
+            job = (files[number], build_model, *shard_data, shard_size, settings, seeds[number], device)
+            pending.add(pool.submit(_train_one, *job))
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                bar.update(counter.value - bar.n)
+                for future in done:
+                    future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return files
+
+
+def load_teacher(file: Path, model: nn.Module) -> dict[str, Any]:
+    """Load a teacher's weights into ``model`` and return the rest of the file.
+
+    The file holds only tensors and plain values (it opens with ``weights_only=True``): ``module_state_dict`` and
+    ``privacy_accountant_state_dict`` as Opacus' own checkpoints have them (the latter ``None`` without privacy),
+    ``sampling``, ``settings`` and ``shard_size``.
+    """
+    record: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    model.load_state_dict(record.pop("module_state_dict"))
+    return record
+
+
+def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:
+    """Two seeds a teacher, one for initial weights and batches and one for the noise; all of them different."""
+    if insecure_seed is None:
+        return [(secrets.randbits(63), secrets.randbits(63)) for _ in range(count)]
+    words = np.random.SeedSequence(insecure_seed).generate_state(2 * count, dtype=np.uint64) >> np.uint64(1)
+    return [(int(a), int(b)) for a, b in words.reshape(count, 2)]
+
+
+_counter: Any = None
+
+
+def _start_worker(counter: Any) -> None:
+    global _counter
+    _counter = counter
+    torch.set_num_threads(1)
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # a killed parent must not leave its workers behind
+        watch = threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True)
+        watch.start()
+
+
+def _exit_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+def _train_one(
+    file: Path,
+    build_model: Callable[[], nn.Module],
+    inputs: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    shard_size: int,
+    settings: TrainingSettings,
+    seeds: tuple[int, int],
+    device: str,
+) -> None:
+    record: dict[str, Any] = train_teacher(
+        build_model,
+        TensorDataset(torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device)),
+        shard_size=shard_size,
+        settings=settings,
+        seeds=seeds,
+        device=device,
+        on_step=_count_step,
+    )
+    partial = file.with_suffix(".partial")
+    torch.save(record, partial)
+    os.replace(partial, file)
+
+
+def _count_step() -> None:
+    with _counter.get_lock():
+        _counter.value += 1
+
+
+def train_teacher(
+    build_model: Callable[[], nn.Module],
+    dataset: TensorDataset,
+    *,
+    shard_size: int,
+    settings: TrainingSettings,
+    seeds: tuple[int, int],
+    device: str = "cpu",
+    on_step: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Train one teacher in this process and return what its file holds (see :func:`load_teacher`)."""
+    from opacus import PrivacyEngine
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+    torch.manual_seed(seeds[0])
+    model = build_model().to(device).train()
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+    criterion = nn.CrossEntropyLoss()
+    steps = settings.steps_per_epoch(shard_size)
+    accountant = None
+    trained: nn.Module = model
+    if settings.noise_multiplier is None:
+        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=True)
+    else:
+        engine = PrivacyEngine(accountant="prv")
+        trained, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=DataLoader(
+                dataset,
+                batch_sampler=UniformWithReplacementSampler(
+                    num_samples=len(dataset), sample_rate=1 / steps, steps=steps
+                ),
+            ),
+            noise_multiplier=settings.noise_multiplier,
+            max_grad_norm=settings.max_grad_norm,
+            noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
+        )
+        optimizer.expected_batch_size = settings.batch_size  # Opacus takes it from the shard's true size
+        accountant = engine.accountant
+    for _ in range(settings.epochs):
+        for images, targets in loader:
+            optimizer.zero_grad()
+            criterion(trained(images), targets).backward()
+            optimizer.step()
+            on_step()
+    return {
+        "module_state_dict": {name: value.detach().cpu() for name, value in model.state_dict().items()},
+        "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
+        "sampling": "shuffled" if accountant is None else "poisson",
+        "settings": asdict(settings),
+        "shard_size": shard_size,
+    }

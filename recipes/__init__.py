@@ -1,0 +1,1 @@
+"""Worked examples: run each with ``python -m recipes.NAME`` from the top of the repository."""
