@@ -1,0 +1,46 @@
+# `make demo` and `make test` each work alone on a fresh machine: they create .venv, install into it and run.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+DATA ?= auto
+ARGS ?=
+
+.PHONY: demo test test-all lint benchmark clean help
+
+help:
+	@echo "make demo       private teachers -> private labels -> student, on real images (DATA=$(DATA), ARGS='...')"
+	@echo "make test       the quick test suite"
+	@echo "make test-all   every test, the slow ones too"
+	@echo "make lint       ruff and mypy --strict"
+	@echo "make benchmark  speed of the solver, the mechanisms and the ledger"
+
+demo: $(READY)
+	$(BIN)/python -m recipes.01_private_labels --data $(DATA) $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmark: $(READY)
+	$(BIN)/python -m benchmarks.solver
+	$(BIN)/python -m benchmarks.labelling
+	$(BIN)/python -m benchmarks.ledger
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# Installed once; again only when the list of dependencies changes.
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "darrm-torch needs Python 3.10 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(READY)
