@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
+    "mechanisms": ("DaRRM", "GNMax", "Mechanism", "NoiseFreeMajority"),
     "errors": (
         "BudgetExceeded",
         "DarrmError",

@@ -1,0 +1,139 @@
+"""DaRRM: data-dependent randomized response on the majority."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InvalidArgument, UnprovenPrivacy
+from ..guarantees import PrivacyGuarantee
+from .base import Mechanism, check_request
+from .sampling import Floats, Integers
+
+if TYPE_CHECKING:
+    from ..noise import NoiseFunction
+
+__all__ = ["DaRRM"]
+
+_GRID = 2.0**53  # gamma is a multiple of 1/_GRID, so Pr[label 1] is one of 1 / (2 * _GRID): a draw takes 54 bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaRRM(Mechanism):
+    """DaRRM (Algorithm 1 of the paper): the majority with probability gamma(l), otherwise a fair coin.
+
+    Two classes: ``counts`` is (B, 2), and l = ``counts[:, 1]`` of the K teachers vote 1. Then
+    Pr[label 1] = (1 + sign(2 l - K) gamma(l)) / 2, drawn exactly: gamma is a multiple of 2**-53, the probability one of
+    2**-54, and 54 fresh bits are compared with that integer.
+
+    Guarantee: that of the noise function's certificate, for one label (``noise.target``) or, if it is self-bounding,
+    for many. :func:`darrm_torch.total_privacy` says what many labels cost.
+
+    Args:
+        noise: the noise function, with its certificate.
+        uncertified: accept a noise function without a certificate. No guarantee is then claimed for it.
+
+    Raises:
+        UnprovenPrivacy: no certificate and not ``uncertified``, or a certified gamma that cannot be drawn exactly.
+    """
+
+    noise: NoiseFunction = field(kw_only=False)
+    uncertified: bool = False
+    _thresholds: Integers = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        scaled = np.floor(np.asarray(self.noise.gamma, dtype=np.float64) * _GRID)
+        if self.certificate is None:
+            if not self.uncertified:
+                raise UnprovenPrivacy(
+                    "the noise function has no certificate, so nothing proves its labels private. Certify it, or use "
+                    "self_bounding_noise or optimize_noise, or say DaRRM(noise, uncertified=True) to go without"
+                )
+        elif np.any(scaled / _GRID != self.noise.gamma):
+            raise UnprovenPrivacy(
+                "the certified gamma is not a multiple of 2**-53 and cannot be drawn exactly; a rounded one would not "
+                "be the one that was certified. Round it first, then certify it"
+            )
+        votes = np.arange(self.teachers + 1)
+        signs = np.sign(2 * votes - self.teachers)
+        thresholds = 2**53 + signs * scaled.astype(np.int64)
+        thresholds.setflags(write=False)
+        object.__setattr__(self, "_thresholds", thresholds)
+
+    @property
+    def classes(self) -> int:
+        """Two: DaRRM is binary."""
+        return 2
+
+    @property
+    def teachers(self) -> int:
+        """K, from the noise function."""
+        return int(self.noise.teachers)
+
+    @property
+    def certificate(self) -> Any:
+        """The noise function's certificate."""
+        return self.noise.certificate
+
+    def guarantee(
+        self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
+    ) -> PrivacyGuarantee | None:
+        """What the coins alone promise, whatever the teachers: from all pairs of counts that differ in r votes.
+
+        The votes are fixed, the coins fresh, so Q labels compose: (Q E, ``delta``) for the smallest E at which one
+        label is (E, ``delta`` / Q)-DP for the coins alone; the noise functions made for teachers without privacy
+        (epsilon = infinity) are private this way. ``None``: some outcome is certain for some votes and not for others.
+
+        Args:
+            labels: Q.
+            delta: in total; ``None``: 0.
+            overlap: r; ``None``: all K.
+        """
+        labels, delta, overlap = check_request(labels, delta, overlap)
+        spent = 0.0 if delta is None else delta
+        share = spent / labels * (1 - 2.0**-40)
+        votes = np.arange(self.teachers + 1)
+        near = np.abs(votes[:, None] - votes) <= (self.teachers if overlap is None else overlap)
+        worst = 1.0
+        for chance in (self._thresholds / 2.0**54, (2**54 - self._thresholds) / 2.0**54):
+            excess = np.broadcast_to(chance[:, None] - share, near.shape)
+            reachable = near & (excess > 0)
+            if np.any(reachable & (chance == 0)):
+                return None
+            worst = max(worst, float(np.max((excess / np.maximum(chance, 2.0**-54))[reachable], initial=1.0)))
+        epsilon = labels * (math.log(worst) + 2.0**-46)
+        return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, spent))
+
+    def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
+        """The noise function's own allowance, see :func:`darrm_torch.self_bounding_allowance`."""
+        if teachers is not None and teachers != self.teachers:
+            raise InvalidArgument("teachers", f"{self.teachers}, as the noise function has", teachers)
+        from ..noise import self_bounding_allowance
+
+        return float(self_bounding_allowance(self._gamma, teachers=self.teachers, overlap=overlap))
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"gamma": self._gamma.tolist(), "certified": self.certificate is not None}
+
+    @property
+    def _gamma(self) -> Floats:
+        """The gamma that is drawn: exact, multiples of 2**-53."""
+        return np.asarray(np.abs(self._thresholds - 2**53) / _GRID, dtype=np.float64)
+
+    def _notes(self) -> list[str]:
+        return [] if self.certificate is not None else ["no certificate: nothing proves the labels private"]
+
+    def _draw(self, counts: Integers) -> Integers:
+        words = (self._bits.words(counts.shape[0]) >> np.uint64(10)).astype(np.int64)
+        return (words < self._thresholds[counts[:, 1]]).astype(np.int64)
+
+    def _law(self, counts: Integers) -> Floats:
+        one = self._thresholds[counts[:, 1]] / 2.0**54
+        return np.stack([1 - one, one], axis=1)
+
+    def _classes_cure(self) -> str:
+        return "DaRRM is for two classes; for more use SelfBoundingPlurality, GNMax, LNMax or NoiseFreeMajority"

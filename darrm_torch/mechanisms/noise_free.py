@@ -1,0 +1,80 @@
+"""The plain majority (plurality), told without noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgument, check_integer
+from ..guarantees import PrivacyGuarantee
+from .base import Mechanism
+from .sampling import Floats, Integers, fair_argmax
+
+__all__ = ["NoiseFreeMajority"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseFreeMajority(Mechanism):
+    """The class with the most votes; a fair coin among the classes that tie for it.
+
+    Guarantee: none of its own; all privacy comes from the teachers. It is self-bounding: with (eps, Delta)-DP teachers
+    of which one record touches r, each label costs (m eps, m Delta) with m = :meth:`self_bounding_allowance`, and all
+    labels together never cost more than the r teachers released outright. When that total already meets the budget, no
+    other mechanism gives better labels.
+
+    Args:
+        classes: C, ``None`` for any; two classes have a smaller allowance than three or more.
+        teachers: K, ``None`` for any.
+
+    >>> import numpy as np
+    >>> NoiseFreeMajority().aggregate(np.array([[1, 4], [3, 2]]))
+    array([1, 0])
+    >>> NoiseFreeMajority(classes=2).self_bounding_allowance(teachers=11)
+    6.0
+    """
+
+    classes: int | None = None
+    teachers: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2))
+        if self.teachers is not None:
+            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1))
+
+    def guarantee(
+        self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
+    ) -> PrivacyGuarantee | None:
+        """``None``: it tosses no coins that could hide a vote."""
+        return None
+
+    def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
+        """(K + 1)/2 for two classes and odd K (less for small r); ``min(r, K)`` for any number of classes.
+
+        Two classes: that of the noise function gamma = 1. In general: each term of the definition's sum over the r
+        teachers is at most Pr[c | votes], and three classes that tie attain it.
+        """
+        known = self.teachers if teachers is None else check_integer("teachers", teachers, low=1)
+        if known is None or (self.teachers is not None and known != self.teachers):
+            raise InvalidArgument("teachers", f"{self.teachers or 'K, how many teachers vote'}", teachers)
+        if self.classes == 2:
+            from ..noise import self_bounding_allowance
+
+            return float(self_bounding_allowance(np.ones(known + 1), teachers=known, overlap=overlap))
+        return float(known if overlap is None else min(check_integer("overlap", overlap, low=1), known))
+
+    def _parameters(self) -> dict[str, Any]:
+        return {}
+
+    def _notes(self) -> list[str]:
+        return ["tells the majority as it is: private only through the teachers"]
+
+    def _draw(self, counts: Integers) -> Integers:
+        return fair_argmax(counts, self._bits)
+
+    def _law(self, counts: Integers) -> Floats:
+        best = counts == counts.max(axis=1, keepdims=True)
+        return np.asarray(best / best.sum(axis=1, keepdims=True), dtype=np.float64)
