@@ -12,7 +12,16 @@ __version__ = "0.1.0"
 
 _HOME = {
     "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
-    "mechanisms": ("DaRRM", "GNMax", "Mechanism", "NoiseFreeMajority"),
+    "mechanisms": (
+        "ConfidentGNMax",
+        "DaRRM",
+        "ExponentialMechanism",
+        "GNMax",
+        "LNMax",
+        "Mechanism",
+        "NoiseFreeMajority",
+        "PermuteAndFlip",
+    ),
     "errors": (
         "BudgetExceeded",
         "DarrmError",

@@ -172,6 +172,31 @@ class Mechanism(ABC):
         return ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoisyCounts(Mechanism):
+    """A mechanism that protects the counts by its own coins, and is calibrated to an overlap.
+
+    Args:
+        overlap: r, how many teachers one record can touch: 1 for disjoint shards.
+        teachers: K, ``None`` for any.
+    """
+
+    overlap: int = 1
+    teachers: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "overlap", check_integer("overlap", self.overlap, low=1))
+        if self.teachers is not None:
+            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1))
+
+    def _check(self, name: str, **limits: Any) -> float:
+        """Replace a field by its value as a float in the limits of :func:`check_number`."""
+        value = check_number(name, getattr(self, name), **limits)
+        object.__setattr__(self, name, value)
+        return value
+
+
 def _same(result: Any) -> Any:
     return result
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..certificate import GRID, self_bounding_allowance
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..guarantees import PrivacyGuarantee
+from ..noise import NoiseFunction
 from .base import Mechanism, check_request
 from .sampling import Floats, Integers
 
-if TYPE_CHECKING:
-    from ..noise import NoiseFunction
-
 __all__ = ["DaRRM"]
-
-_GRID = 2.0**53  # gamma is a multiple of 1/_GRID, so Pr[label 1] is one of 1 / (2 * _GRID): a draw takes 54 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +34,12 @@ class DaRRM(Mechanism):
         uncertified: accept a noise function without a certificate. No guarantee is then claimed for it.
 
     Raises:
-        UnprovenPrivacy: no certificate and not ``uncertified``, or a certified gamma that cannot be drawn exactly.
+        UnprovenPrivacy: no certificate and not ``uncertified``.
+
+    >>> from darrm_torch import self_bounding_noise
+    >>> mechanism = DaRRM(self_bounding_noise(teachers=11, allowance=3.0))
+    >>> mechanism.label_probabilities(np.array([[0, 11], [5, 6]])).round(4).tolist()
+    [[0.0, 1.0], [0.3333, 0.6667]]
     """
 
     noise: NoiseFunction = field(kw_only=False)
@@ -46,21 +48,16 @@ class DaRRM(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        scaled = np.floor(np.asarray(self.noise.gamma, dtype=np.float64) * _GRID)
-        if self.certificate is None:
-            if not self.uncertified:
-                raise UnprovenPrivacy(
-                    "the noise function has no certificate, so nothing proves its labels private. Certify it, or use "
-                    "self_bounding_noise or optimize_noise, or say DaRRM(noise, uncertified=True) to go without"
-                )
-        elif np.any(scaled / _GRID != self.noise.gamma):
+        if not isinstance(self.noise, NoiseFunction):
+            raise InvalidArgument("noise", "a NoiseFunction", self.noise, "Wrap an array: NoiseFunction(gamma=...)")
+        if self.certificate is None and not self.uncertified:
             raise UnprovenPrivacy(
-                "the certified gamma is not a multiple of 2**-53 and cannot be drawn exactly; a rounded one would not "
-                "be the one that was certified. Round it first, then certify it"
+                "the noise function has no certificate, so nothing proves its labels private. Certify it, or use "
+                "self_bounding_noise or optimize_noise, or say DaRRM(noise, uncertified=True) to go without"
             )
         votes = np.arange(self.teachers + 1)
         signs = np.sign(2 * votes - self.teachers)
-        thresholds = 2**53 + signs * scaled.astype(np.int64)
+        thresholds = GRID + signs * (self.noise.gamma * GRID).astype(np.int64)
         thresholds.setflags(write=False)
         object.__setattr__(self, "_thresholds", thresholds)
 
@@ -112,17 +109,10 @@ class DaRRM(Mechanism):
         """The noise function's own allowance, see :func:`darrm_torch.self_bounding_allowance`."""
         if teachers is not None and teachers != self.teachers:
             raise InvalidArgument("teachers", f"{self.teachers}, as the noise function has", teachers)
-        from ..noise import self_bounding_allowance
-
-        return float(self_bounding_allowance(self._gamma, teachers=self.teachers, overlap=overlap))
+        return self_bounding_allowance(self.noise.gamma, teachers=self.teachers, overlap=overlap)
 
     def _parameters(self) -> dict[str, Any]:
-        return {"gamma": self._gamma.tolist(), "certified": self.certificate is not None}
-
-    @property
-    def _gamma(self) -> Floats:
-        """The gamma that is drawn: exact, multiples of 2**-53."""
-        return np.asarray(np.abs(self._thresholds - 2**53) / _GRID, dtype=np.float64)
+        return {"gamma": self.noise.gamma.tolist(), "certified": self.certificate is not None}
 
     def _notes(self) -> list[str]:
         return [] if self.certificate is not None else ["no certificate: nothing proves the labels private"]

@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import mpmath
 
-__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu", "rdp_mu"]
+from ..guarantees import PrivacyGuarantee
+
+__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu", "pure_composition", "rdp_mu", "zcdp_epsilon"]
 
 _DIGITS = 60
 
@@ -58,16 +60,31 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def rdp_mu(epsilon: float, delta: float) -> float:
-    """The largest mu that the Renyi bound proves to be (epsilon, delta)-DP.
-
-    A Gaussian is (a, a rho)-RDP for every order a > 1, rho = mu^2 / 2, hence (a rho + log(1/delta)/(a - 1), delta)-DP
-    (Mironov 2017, Prop. 3). The best order, 1 + sqrt(log(1/delta)/rho), gives epsilon = rho + 2 sqrt(rho log(1/delta)).
+    """The largest mu that the Renyi bound proves to be (epsilon, delta)-DP: the inverse of :func:`zcdp_epsilon`.
 
     >>> round(2**0.5 / rdp_mu(0.2556, 3e-4), 2), round(2**0.5 / rdp_mu(0.2676, 3e-4), 2)
     (22.46, 21.46)
     """
     log = math.log(1 / delta)
     return math.sqrt(2) * epsilon / (math.sqrt(log + epsilon) + math.sqrt(log)) * (1 - 2.0**-48)
+
+
+def zcdp_epsilon(rho: float, delta: float) -> float:
+    """The epsilon at ``delta`` of a rho-zCDP mechanism, one that is (a, a rho)-RDP for every order a > 1; rounded up.
+
+    It is (a rho + log(1/delta)/(a - 1), delta)-DP for every a (Mironov 2017, Prop. 3), a Gaussian with rho = mu**2 / 2.
+    The best order, 1 + sqrt(log(1/delta)/rho), gives rho + 2 sqrt(rho log(1/delta)) (Bun & Steinke 2016, Prop. 1.3).
+    """
+    return (rho + 2 * math.sqrt(rho * math.log(1 / delta))) * (1 + 2.0**-48)
+
+
+def pure_composition(epsilon: float, rho: float, *, labels: int, delta: float) -> PrivacyGuarantee:
+    """Of ``labels`` adaptive labels, each epsilon-DP and rho-zCDP: the better of the sum and the concentrated bound."""
+    total = labels * epsilon * (1 + 2.0**-50 if labels > 1 else 1)
+    concentrated = math.inf if delta == 0 else zcdp_epsilon(labels * rho, delta)
+    if concentrated < total:
+        return PrivacyGuarantee(epsilon=concentrated, delta=delta)
+    return PrivacyGuarantee(epsilon=total)
 
 
 def _last_true(holds: Callable[[float], bool], true: float, false: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,18 +12,55 @@ import numpy as np
 
 from ..errors import InvalidArgument, check_integer, check_number
 from ..guarantees import PrivacyGuarantee
-from .base import Mechanism, check_request
+from .base import NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
 from .sampling import Floats, GaussianTail, Integers, Magnitudes, RandomBits, fair_argmax
 
 __all__ = ["GNMax"]
 
-_LARGEST_SIGMA = 2.0**20  # a table of noise has about 10 sigma entries; 10 million are still drawn from quickly
-_UP = 1 + 2.0**-40
+LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 
 
 @dataclass(frozen=True, kw_only=True)
-class GNMax(Mechanism):
+class GaussianCounts(NoisyCounts):
+    """What GNMax and ConfidentGNMax share: all their noise is Gaussian, so any number of labels is one Gaussian.
+
+    Args:
+        delta: where :meth:`guarantee` is stated unless asked otherwise.
+    """
+
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delta is not None:
+            self._check("delta", low=0.0, high=1.0, low_open=True, high_open=True)
+
+    def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
+        """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
+
+        Args:
+            labels: Q.
+            delta: ``None``: the one it was built with.
+            overlap: r; ``None``: the one it was built with.
+
+        Raises:
+            InvalidArgument: no delta here or there.
+        """
+        labels, delta, overlap = check_request(labels, delta, overlap)
+        spent = self.delta if delta is None else delta
+        if spent is None:
+            raise InvalidArgument("delta", "given", None, "No delta was given when it was built: guarantee(delta=...)")
+        mu = (overlap or self.overlap) * math.sqrt(labels * self._squared_mu()) * (1 + 2.0**-48)
+        return PrivacyGuarantee(epsilon=gaussian_epsilon(spent, mu), delta=spent)
+
+    @abstractmethod
+    def _squared_mu(self) -> float:
+        """mu**2 of one label when r = 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GNMax(GaussianCounts):
     """GNMax (Papernot et al. 2018): argmax of the counts, each with its own Gaussian noise; any number of classes.
 
     Guarantee, whatever the teachers promise: one record that touches at most r teachers changes the counts by at most
@@ -52,23 +90,13 @@ class GNMax(Mechanism):
     """
 
     sigma: float
-    overlap: int = 1
-    delta: float | None = None
-    teachers: int | None = None
     calibration: str | None = None
 
     _methods: ClassVar = {"analytic": gaussian_mu, "rdp": rdp_mu}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sigma = check_number("sigma", self.sigma, low=0.0, low_open=True, high=_LARGEST_SIGMA)
-        object.__setattr__(self, "sigma", sigma)
-        object.__setattr__(self, "overlap", check_integer("overlap", self.overlap, low=1))
-        if self.delta is not None:
-            delta = check_number("delta", self.delta, low=0.0, high=1.0, low_open=True, high_open=True)
-            object.__setattr__(self, "delta", delta)
-        if self.teachers is not None:
-            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1))
+        self._check("sigma", low=0.0, low_open=True, high=LARGEST_SIGMA)
 
     @classmethod
     def calibrated(
@@ -102,31 +130,13 @@ class GNMax(Mechanism):
         labels = check_integer("labels", labels, low=1)
         overlap = check_integer("overlap", overlap, low=1)
         return cls(
-            sigma=_sensitivity(labels, overlap) / cls._methods[method](epsilon, delta) * _UP,
+            sigma=overlap * math.sqrt(2 * labels) / cls._methods[method](epsilon, delta) * (1 + 2.0**-40),
             overlap=overlap,
             delta=delta,
             teachers=teachers,
             calibration=f"{method}: {target} for {labels} label(s), overlap {overlap}",
             insecure_seed=insecure_seed,
         )
-
-    def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
-        """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
-
-        Args:
-            labels: Q.
-            delta: ``None``: the one it was built with.
-            overlap: r; ``None``: the one it was built with.
-
-        Raises:
-            InvalidArgument: no delta here or there; at delta = 0 Gaussian noise promises nothing.
-        """
-        labels, delta, overlap = check_request(labels, delta, overlap)
-        spent = self.delta if delta is None else delta
-        if spent is None:
-            raise InvalidArgument("delta", "given", None, "GNMax(sigma=...) knows none: say guarantee(delta=...)")
-        mu = _sensitivity(labels, overlap or self.overlap) / self.sigma
-        return PrivacyGuarantee(epsilon=gaussian_epsilon(spent, mu), delta=spent)
 
     def _parameters(self) -> dict[str, Any]:
         return {
@@ -137,16 +147,14 @@ class GNMax(Mechanism):
             "noise": f"normal rounded to multiples of {_step(self.sigma)}, drawn exactly",
         }
 
+    def _squared_mu(self) -> float:
+        return 2 / self.sigma**2
+
     def _draw(self, counts: Integers) -> Integers:
-        return noisy_argmax(counts, *_noise(self.sigma), self._bits)
+        return noisy_argmax(counts, *gaussian_noise(self.sigma), self._bits)
 
     def _law(self, counts: Integers) -> Floats:
-        return noisy_argmax_law(counts, *_noise(self.sigma))
-
-
-def _sensitivity(labels: int, overlap: int) -> float:
-    """L2 distance of Q neighbouring rows of counts, rounded up."""
-    return overlap * math.sqrt(2 * labels) * (1 + 2.0**-50)
+        return noisy_argmax_law(counts, *gaussian_noise(self.sigma))
 
 
 def _step(sigma: float) -> float:
@@ -155,7 +163,7 @@ def _step(sigma: float) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def _noise(sigma: float) -> tuple[Magnitudes, int]:
+def gaussian_noise(sigma: float) -> tuple[Magnitudes, int]:
     """Noise in units of the grid, and how many of these units a vote is."""
     step = _step(sigma)
     return Magnitudes(GaussianTail(sigma, step)), round(1 / step)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..certificate import self_bounding_allowance
 from ..errors import InvalidArgument, check_integer
 from ..guarantees import PrivacyGuarantee
 from .base import Mechanism
@@ -61,9 +62,7 @@ class NoiseFreeMajority(Mechanism):
         if known is None or (self.teachers is not None and known != self.teachers):
             raise InvalidArgument("teachers", f"{self.teachers or 'K, how many teachers vote'}", teachers)
         if self.classes == 2:
-            from ..noise import self_bounding_allowance
-
-            return float(self_bounding_allowance(np.ones(known + 1), teachers=known, overlap=overlap))
+            return self_bounding_allowance(np.ones(known + 1), teachers=known, overlap=overlap)
         return float(known if overlap is None else min(check_integer("overlap", overlap, low=1), known))
 
     def _parameters(self) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""ConfidentGNMax: answers only when the teachers agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .gnmax import LARGEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
+from .sampling import Floats, Integers
+
+__all__ = ["ConfidentGNMax"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidentGNMax(GaussianCounts):
+    """Confident-GNMax (Papernot et al. 2018, Algorithm 1): GNMax where the noisy highest count reaches a threshold.
+
+    Otherwise there is no answer: label -1, and the last column of ``label_probabilities``, which is (B, C + 1).
+
+    Guarantee, whatever the teachers promise: r changed votes change the highest count by at most r, and the counts by
+    at most r sqrt(2) in L2 (see :class:`GNMax`). So a label is two Gaussian mechanisms, with mu = r / ``sigma_check``
+    and r sqrt(2) / ``sigma``, and Q labels one with mu**2 = Q r**2 (1/sigma_check**2 + 2/sigma**2). An item without an
+    answer counts as a label. Noise is drawn exactly, as in :class:`GNMax`.
+
+    Args:
+        threshold: T, in votes.
+        sigma_check: standard deviation of the noise on the highest count.
+        sigma: standard deviation of the noise on each count.
+        overlap, teachers, delta: as in :class:`GNMax`.
+
+    Raises:
+        InvalidArgument: an argument out of range.
+
+    >>> import numpy as np
+    >>> mechanism = ConfidentGNMax(threshold=200, sigma_check=10, sigma=4, delta=1e-5)
+    >>> mechanism.aggregate(np.array([[250, 0, 0], [84, 83, 83]])).tolist()
+    [0, -1]
+    """
+
+    threshold: float
+    sigma_check: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("threshold", low=-(2.0**31), high=2.0**31)
+        self._check("sigma_check", low=0.0, low_open=True, high=LARGEST_SIGMA)
+        self._check("sigma", low=0.0, low_open=True, high=LARGEST_SIGMA)
+
+    def _squared_mu(self) -> float:
+        return 1 / self.sigma_check**2 + 2 / self.sigma**2
+
+    def _parameters(self) -> dict[str, Any]:
+        return {
+            "threshold": self.threshold,
+            "sigma_check": self.sigma_check,
+            "sigma": self.sigma,
+            "overlap": self.overlap,
+            "delta": self.delta,
+        }
+
+    def _notes(self) -> list[str]:
+        return ["label -1: no answer, because too few teachers agree; it costs as much as an answer"]
+
+    def _draw(self, counts: Integers) -> Integers:
+        noise, unit = gaussian_noise(self.sigma_check)
+        answered = noise.signed(self._bits, len(counts)) >= self._missing(counts, unit)
+        labels = np.full(len(counts), -1, dtype=np.int64)
+        labels[answered] = noisy_argmax(counts[answered], *gaussian_noise(self.sigma), self._bits)
+        return labels
+
+    def _law(self, counts: Integers) -> Floats:
+        noise, unit = gaussian_noise(self.sigma_check)
+        at_least = np.append(np.cumsum(noise.symmetric_law()[::-1])[::-1], 0.0)  # of the values -R, ..., R, R + 1
+        answered = at_least[np.clip(self._missing(counts, unit) + noise.reach, 0, at_least.size - 1)][:, None]
+        return np.concatenate([answered * noisy_argmax_law(counts, *gaussian_noise(self.sigma)), 1 - answered], axis=1)
+
+    def _missing(self, counts: Integers, unit: int) -> Integers:
+        """The least noise, in units of its grid, that lifts the highest count to the threshold."""
+        return np.asarray(math.ceil(self.threshold * unit) - unit * counts.max(axis=1))
