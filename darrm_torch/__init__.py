@@ -12,6 +12,24 @@ __version__ = "0.1.0"
 
 _HOME = {
     "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
+    "certificate": (
+        "Certificate",
+        "SelfBoundingCertificate",
+        "WorstCase",
+        "certify",
+        "label_profile",
+        "self_bounding_allowance",
+    ),
+    "noise": (
+        "NoiseFunction",
+        "constant_noise",
+        "double_subsampling_noise",
+        "self_bounding_noise",
+        "subsampling_noise",
+    ),
+    "priors": ("BetaVotes", "IndependentVotes", "SharedVotes"),
+    "program": ("optimize_noise",),
+    "store": ("fetch_noise",),
     "mechanisms": (
         "ConfidentGNMax",
         "DaRRM",

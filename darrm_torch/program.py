@@ -1,0 +1,213 @@
+"""Finds noise functions: a linear program, solved by cutting planes with the exact oracle.
+
+The program has one variable gamma(l) for each l > K/2 and one constraint for each composition of corners. It starts
+with none, asks the oracle for violated ones, adds them, and repeats. What comes out is only a proposal: it becomes a
+noise function when :mod:`certificate` has proven it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import highspy
+import numpy as np
+from scipy import sparse
+
+from .certificate import certify_scaled, check_overlap, check_target, on_grid
+from .errors import InvalidArgument, check_integer
+from .guarantees import PrivacyGuarantee
+from .noise import NoiseFunction
+from .priors import FloatArray, IndependentVotes, Prior, check_prior, majority_lead, vote_law
+from .regions import Region, Teacher, growth_at_least, teacher_guarantees
+from .worst_case import Losses, label_law, worst_losses
+
+__all__ = ["optimize_noise"]
+
+_TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification takes the rest
+_CUTS = 64  # constraints added at once
+_ROUNDS = 500
+
+
+def optimize_noise(
+    *,
+    teachers: int,
+    teacher: Teacher,
+    target: PrivacyGuarantee,
+    overlap: int | None = None,
+    prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
+    shape: str = "monotone",
+    objective: str = "surrogate",
+) -> NoiseFunction:
+    """The noise function that tells the majority most often, subject to one label being private.
+
+    Formal guarantee: that of the :class:`Certificate` it comes with: one label is ``target``-DP.
+
+    Args:
+        teachers: K >= 1, odd or even.
+        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile.
+        target: what one label must keep.
+        overlap: r, how many teachers one record can touch; None for all.
+        prior: where the noise function should be good.
+        shape: "monotone" (more votes for 1 never make label 1 less likely) or "free" (any gamma, as in the paper).
+        objective: "surrogate", the paper's, drops the absolute value in the expected error; "expected_error" keeps it.
+
+    Raises:
+        InvalidArgument: bad input.
+
+    >>> noise = optimize_noise(
+    ...     teachers=3, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.1)
+    ... )
+    >>> noise.gamma.round(6).tolist()
+    [1.0, 0.333333, 0.333333, 1.0]
+    """
+    count = check_integer("teachers", teachers, low=1)
+    if shape not in ("monotone", "free"):
+        raise InvalidArgument("shape", '"monotone" or "free"', shape)
+    problem = _Problem(
+        count,
+        Region(guarantees=teacher_guarantees(teacher)),
+        check_overlap(overlap, count),
+        check_target(target),
+        monotone=shape == "monotone",
+    )
+    weights = _weights(check_prior(prior), count, objective)
+    always, certificate = problem.certify(np.ones(len(weights)))
+    if not np.all(always == 1):
+        gamma, best = problem.solve(weights)
+        always, certificate = problem.certify(gamma)
+        gap = max(0.0, best - float(weights @ always[count // 2 + 1 :]))
+    else:
+        gap = 0.0
+    return NoiseFunction(gamma=always, certificate=replace(certificate, optimality_gap=gap))
+
+
+def _weights(prior: Prior, teachers: int, objective: str) -> FloatArray:
+    """The objective's weight of each gamma(l), l > K/2."""
+    weights: FloatArray | None
+    if objective == "surrogate":
+        law = prior.law(teachers)
+        weights = majority_lead(law)
+        if np.abs(weights).max() <= 1e-12 * law.max():
+            raise InvalidArgument(
+                "prior",
+                'one that does not favour 1 and 0 equally, with objective="surrogate"',
+                prior,
+                'The surrogate is zero for every gamma; use objective="expected_error".',
+            )
+        return weights if weights.sum() > 0 else -weights
+    if objective == "expected_error":
+        weights = prior.lead_weights(teachers)
+        assert weights is not None
+        return weights
+    raise InvalidArgument("objective", '"surrogate" or "expected_error"', objective)
+
+
+def _mirrored(half: FloatArray, teachers: int) -> FloatArray:
+    """gamma(0..K) from gamma(l), l > K/2; at a tie 0."""
+    tie = np.zeros(1 - teachers % 2)
+    return np.concatenate([half[::-1], tie, half])
+
+
+class _Problem:
+    """The constraints: everything but the objective."""
+
+    def __init__(
+        self, teachers: int, region: Region, overlap: int, target: PrivacyGuarantee, *, monotone: bool
+    ) -> None:
+        self.teachers, self.region, self.overlap, self.target = teachers, region, overlap, target
+        self.monotone = monotone
+        self.growth = growth_at_least(target.epsilon)
+        self.coin = (1 - self.growth) / 2  # the loss of gamma = 0
+        self.budget = target.delta - self.coin
+
+    def certify(self, half: FloatArray) -> tuple[FloatArray, Any]:
+        gamma = on_grid(_mirrored(half, self.teachers))
+        return certify_scaled(gamma, region=self.region, overlap=self.overlap, target=self.target)
+
+    def solve(self, weights: FloatArray) -> tuple[FloatArray, float]:
+        """The best gamma(l), l > K/2, and an upper bound of the objective."""
+        lp = _Program(weights, nondecreasing=self.monotone)
+        half = np.ones(len(weights))
+        for _ in range(_ROUNDS):
+            found = self._violated(half)
+            if not len(found.losses):
+                break
+            lp.add_rows(self._rows(found), 1.0)
+            half = lp.solve()
+        return half, lp.bound()
+
+    def _violated(self, half: FloatArray) -> Losses:
+        law = label_law(_mirrored(half, self.teachers))
+        kinds = (True,) if self.monotone else (True, False)  # the chain first: what binds is almost always there
+        for monotone in kinds:
+            found = worst_losses(
+                law,
+                region=self.region,
+                overlap=self.overlap,
+                growth=self.growth,
+                monotone=monotone,
+                most=_CUTS,
+            )
+            bad = found.losses - self.coin > self.budget * (1 + _TOLERANCE)
+            found = Losses(found.corners, found.losses[bad], found.counts[bad], found.ones[bad])
+            if bad.any():
+                break
+        return found
+
+    def _rows(self, found: Losses) -> FloatArray:
+        """Coefficients of gamma(l), l > K/2, such that each case reads ``row @ gamma <= 1``."""
+        here, there = (majority_lead(vote_law(votes)) for votes in found.votes(self.teachers))
+        return (here - self.growth * there) / (2 * self.budget)
+
+
+class _Program:
+    """max w @ gamma over 0 <= gamma <= 1 and rows that are added as they are found (HiGHS, dual simplex)."""
+
+    def __init__(self, weights: FloatArray, *, nondecreasing: bool) -> None:
+        self._weights, self._scale = weights, float(np.abs(weights).max())
+        size = len(weights)
+        # The wrapper highspy.Highs prints a banner before it can be silenced; its base class has all that is needed.
+        self._highs = highs = highspy._Highs()  # type: ignore[attr-defined]
+        for option, value in {
+            "output_flag": False,
+            "threads": 1,
+            "random_seed": 0,
+            "primal_feasibility_tolerance": 1e-10,
+            "dual_feasibility_tolerance": 1e-10,
+        }.items():
+            highs.setOptionValue(option, value)
+        highs.addVars(size, np.zeros(size), np.ones(size))
+        highs.changeColsCost(size, np.arange(size, dtype=np.int32), -weights / self._scale)
+        self._rows = sparse.csr_array((0, size))
+        self._limits = np.zeros(0)
+        if nondecreasing and size > 1:
+            self.add_rows(sparse.eye_array(size - 1, size) - sparse.eye_array(size - 1, size, k=1), 0.0)
+
+    def add_rows(self, rows: Any, limit: float) -> None:
+        """``row @ gamma <= limit`` for each row of a matrix, dense or sparse."""
+        rows = sparse.csr_array(rows)
+        limits = np.full(rows.shape[0], limit)
+        self._highs.addRows(
+            len(limits),
+            np.full(len(limits), -highspy.kHighsInf),
+            limits,
+            rows.nnz,
+            rows.indptr[:-1].astype(np.int32),
+            rows.indices.astype(np.int32),
+            rows.data,
+        )
+        self._rows = sparse.vstack([self._rows, rows], format="csr")
+        self._limits = np.concatenate([self._limits, limits])
+
+    def solve(self) -> FloatArray:
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise RuntimeError(f"HiGHS stopped with {status}")
+        return np.clip(np.array(self._highs.getSolution().col_value, dtype=np.float64), 0.0, 1.0)
+
+    def bound(self) -> float:
+        """An upper bound of the objective: weak duality, whatever the solver's tolerances."""
+        dual = np.maximum(-np.array(self._highs.getSolution().row_dual), 0.0) * self._scale
+        return float(dual @ self._limits + np.maximum(self._weights - dual @ self._rows, 0.0).sum())

@@ -1,0 +1,303 @@
+"""The oracle: the worst pair of neighbouring datasets for a noise function, found exactly.
+
+A label that is 1 with probability q(l) when l teachers vote 1 is (E, d)-DP, for all teachers within their region, iff
+
+    loss = max over feasible (p, p') of   E_p[q(L)] - e^E E_p'[q(L)]   <=  d
+
+(label 0 is the mirror image: q(K - l) = 1 - q(l) and the region is symmetric). The loss is affine in each teacher's
+pair, so the maximum is at corners: counts n_i of affected teachers at each corner of the region, and ``ones`` of the
+unaffected ones voting 1. T(c; n) = E[q(c + sum_i Bin(n_i, p_i))] obeys
+
+    T(c; n + e_i) = p_i T(c + 1; n) + (1 - p_i) T(c; n),
+
+so all counts are walked once, vectorised over c.
+
+Rounding: every number is a sum of products of non-negative numbers, each known to relative accuracy u = 2^-53, and each
+step adds at most three roundings; so E_p[q] is known to relative accuracy (3 r + a few) u however small it is, and
+the losses given out have that allowance added. In rigorous mode the walk runs in ball arithmetic instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidArgument
+from .priors import FloatArray
+from .regions import Corner, Region
+
+__all__ = ["Losses", "is_monotone", "label_law", "worst_losses"]
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[Any]  # float64, or objects that are balls
+
+_BLOCK = 1 << 20  # numbers held at once in one block of the walk
+_LARGEST_WALK = 4e10  # steps of the walk beyond which we decline (an hour or so)
+_UNDERFLOW = 1e-100  # above all that underflow can lose, see regions
+
+
+class Losses(NamedTuple):
+    """Bad cases, worst first.
+
+    Attributes:
+        corners: the corners that ``counts`` refers to.
+        losses: ``(m,)`` upper bounds of E_p[q] - e^E E_p'[q].
+        counts: ``(m, len(corners))`` affected teachers at each corner.
+        ones: ``(m,)`` unaffected teachers that vote 1; the remaining ones vote 0.
+    """
+
+    corners: tuple[Corner, ...]
+    losses: FloatArray
+    counts: IntArray
+    ones: IntArray
+
+    def votes(self, teachers: int) -> tuple[FloatArray, FloatArray]:
+        """Each case as the teachers' chances of voting 1, here and there: two arrays ``(m, K)``."""
+        here, there = np.zeros((2, len(self.losses), teachers))
+        for row, (counts, ones) in enumerate(zip(self.counts, self.ones, strict=True)):
+            affected = counts.sum()
+            here[row, :affected] = np.repeat([float(c.here) for c in self.corners], counts)
+            there[row, :affected] = np.repeat([float(c.there) for c in self.corners], counts)
+            here[row, affected : affected + ones] = there[row, affected : affected + ones] = 1.0
+        return here, there
+
+
+def label_law(gamma: FloatArray) -> FloatArray:
+    """Pr[label 1] for each number of votes for 1: (1 + sign(2 l - K) gamma(l)) / 2, ``(K + 1,)``."""
+    teachers = len(gamma) - 1
+    return (1.0 + np.sign(2 * np.arange(teachers + 1) - teachers) * gamma) / 2
+
+
+def is_monotone(gamma: FloatArray) -> bool:
+    """Whether more votes for 1 never make label 1 less likely."""
+    teachers = len(gamma) - 1
+    return bool(np.all(np.diff(gamma[teachers // 2 + 1 :]) >= 0))
+
+
+def worst_losses(
+    law: FloatArray,
+    *,
+    region: Region,
+    overlap: int,
+    growth: float,
+    monotone: bool,
+    most: int = 1,
+    rigorous: bool = False,
+) -> Losses:
+    """The worst cases of a label, worst first.
+
+    Args:
+        law: ``(K + 1,)`` Pr[label 1] for each number of votes for 1, with ``law[l] + law[K - l] == 1``.
+        region: where each affected teacher's pair lives.
+        overlap: r, how many teachers one record can touch.
+        growth: e^E, rounded down.
+        monotone: ``law`` is nondecreasing; then only the region's upper chain matters (theory, section 4).
+        most: how many cases are wanted; they come from different parts of the search.
+        rigorous: walk in ball arithmetic.
+
+    Returns:
+        Up to ``most`` cases. The first is the maximum over all; its loss is a proven upper bound.
+
+    Raises:
+        InvalidArgument: a search too large to be run.
+    """
+    teachers = len(law) - 1
+    arithmetic = _Balls() if rigorous else _Floats(overlap)
+    if monotone:
+        corners, cases = region.chain, _search_chain
+        inner, cells = max(len(region.chain) - 2, 0), (overlap + 1) * (teachers + 1)
+    else:
+        corners, cases = region.tilted, _search_corners
+        inner, cells = len(region.tilted), teachers + 1
+    if math.comb(overlap + inner, inner) * cells > _LARGEST_WALK:
+        raise InvalidArgument(
+            "teacher",
+            f"a promise with fewer corners than {len(corners)} for {teachers} teachers and overlap {overlap}",
+            region.guarantees,
+            "Give fewer guarantees (any subset is sound)" + ("." if monotone else ', or shape="monotone".'),
+        )
+    with arithmetic.context():
+        found = list(cases(arithmetic, law, corners, overlap, growth))
+    losses, counts, ones = (np.concatenate(part) for part in zip(*found, strict=True))
+    order = np.argsort(-losses, kind="stable")[:most]
+    return Losses(corners, losses[order] + _UNDERFLOW, counts[order], ones[order])
+
+
+class _Floats:
+    """Double precision; the allowance for rounding is (3 r + 12) u, relative (see the module's docstring)."""
+
+    def __init__(self, overlap: int) -> None:
+        self._slack = (3 * overlap + 12) * 2.0**-53
+
+    def context(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def array(self, law: FloatArray) -> Numbers:
+        return law
+
+    def pair(self, probability: Any) -> tuple[Any, Any]:
+        return float(1 - probability), float(probability)
+
+    def upper(self, numbers: Numbers) -> FloatArray:
+        return np.asarray(numbers * (1 + self._slack))
+
+    def lower(self, numbers: Numbers) -> FloatArray:
+        return np.asarray(numbers * (1 - self._slack))
+
+
+class _Balls:
+    """Ball arithmetic with 128 bits (python-flint); its ends become doubles, with room for the steps that follow."""
+
+    def __init__(self) -> None:
+        try:
+            import flint
+        except ImportError:
+            raise InvalidArgument(
+                "rigorous", "False without python-flint", True, "pip install 'darrm-torch[exact]'."
+            ) from None
+        self._flint = flint
+        self._upper = np.frompyfunc(lambda x: float(flint.arb(x).upper()), 1, 1)
+        self._lower = np.frompyfunc(lambda x: float(flint.arb(x).lower()), 1, 1)
+
+    def context(self) -> AbstractContextManager[Any]:
+        return self._flint.ctx.workprec(128)  # type: ignore[no-any-return]
+
+    def array(self, law: FloatArray) -> Numbers:
+        # A double (1 + gamma) / 2 may have lost the last bit of gamma; 1 - law[K - l] has not.
+        half = len(law) // 2
+        exact = [self._flint.arb(float(value)) for value in law]
+        exact[-half:] = [1 - value for value in exact[half - 1 :: -1]]
+        return np.array(exact, dtype=object)
+
+    def pair(self, probability: Any) -> tuple[Any, Any]:
+        exact = self._flint.fmpq(probability.numerator, probability.denominator)
+        return self._flint.arb(1 - exact), self._flint.arb(exact)
+
+    def upper(self, numbers: Numbers) -> FloatArray:
+        return np.asarray(self._upper(numbers), dtype=np.float64) * (1 + 2.0**-50)
+
+    def lower(self, numbers: Numbers) -> FloatArray:
+        return np.maximum(np.asarray(self._lower(numbers), dtype=np.float64), 0.0) * (1 - 2.0**-50)
+
+
+_Cases: TypeAlias = "Iterator[tuple[FloatArray, IntArray, IntArray]]"
+
+
+def _step(numbers: Numbers, pair: tuple[Any, Any]) -> Numbers:
+    """One more teacher, who votes 1 with probability ``pair[1]``; the last axis (the count so far) gets one shorter."""
+    stay, move = pair
+    moved: Numbers = numbers[..., 1:] * move
+    moved += numbers[..., :-1] * stay
+    return moved
+
+
+def _powers(numbers: Numbers, pair: tuple[Any, Any], most: int) -> Numbers:
+    """0, 1, .., most further teachers: a new axis before the last; what does not exist is zero."""
+    powers = np.zeros((*numbers.shape[:-1], most + 1, numbers.shape[-1]), dtype=numbers.dtype)
+    for n in range(most + 1):
+        powers[..., n, : numbers.shape[-1]] = numbers
+        numbers = _step(numbers, pair) if n < most else numbers
+    return powers
+
+
+class _Block(NamedTuple):
+    """Partial counts that are walked together: ``here`` and ``there`` are (b, rows, c)."""
+
+    here: Numbers
+    there: Numbers
+    left: IntArray  # (b,) affected teachers still to be placed
+    counts: IntArray  # (b, corners so far)
+
+
+def _walk(steps: list[tuple[Any, Any]], block: _Block) -> Iterator[_Block]:
+    """All ways to place up to ``left`` teachers at the corners in ``steps``, in blocks of bounded size."""
+    if not steps:
+        yield block
+        return
+    (here_pair, there_pair), rest = steps[0], steps[1:]
+    here, there, left, counts = block
+    pending: list[_Block] = []
+    for n in range(int(left.max()) + 1):
+        if n:
+            keep = left > 0
+            if not keep.all():
+                here, there, left, counts = here[keep], there[keep], left[keep], counts[keep]
+            left = left - 1
+            rows = int(left.max()) + 1
+            here, there = _step(here[:, :rows], here_pair), _step(there[:, :rows], there_pair)
+        reached = _Block(here, there, left, np.column_stack([counts, np.full(len(left), n)]))
+        if not rest:
+            yield reached
+            continue
+        pending.append(reached)
+        if sum(part.here.size for part in pending) > _BLOCK:
+            yield from _walk(rest, _join(pending))
+            pending = []
+    if pending:
+        yield from _walk(rest, _join(pending))
+
+
+def _join(blocks: list[_Block]) -> _Block:
+    rows, width = blocks[0].here.shape[1:]  # the first has placed the fewest teachers: it is the largest
+
+    def padded(numbers: Numbers) -> Numbers:
+        return np.pad(numbers, ((0, 0), (0, rows - numbers.shape[1]), (0, width - numbers.shape[2])))
+
+    if len(blocks) == 1:
+        return blocks[0]
+    return _Block(
+        np.concatenate([padded(block.here) for block in blocks]),
+        np.concatenate([padded(block.there) for block in blocks]),
+        np.concatenate([block.left for block in blocks]),
+        np.concatenate([block.counts for block in blocks]),
+    )
+
+
+def _search_chain(
+    arithmetic: _Floats | _Balls, law: FloatArray, corners: tuple[Corner, ...], overlap: int, growth: float
+) -> _Cases:
+    """All r affected teachers on the chain: O(K^2) counts for one guarantee.
+
+    The first corner is (Delta, 0) and the last (1, 1 - Delta): the zeros and the ones among these four need no step. So
+    the walk is over the corners between, for all counts of the first (here) and of the last (there) at once.
+    """
+    start, spare = arithmetic.array(law), len(law) - 1 - overlap
+    first, last = corners[0], corners[-1]
+    here = _powers(start, arithmetic.pair(first.here), overlap)
+    there = _powers(start, arithmetic.pair(last.there), overlap)
+    steps = [(arithmetic.pair(corner.here), arithmetic.pair(corner.there)) for corner in corners[1:-1]]
+    ones = np.arange(spare + 1)
+    begin = _Block(here[None], there[None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
+    for block in _walk(steps, begin):
+        b = np.arange(len(block.left))[:, None, None]
+        firsts = np.arange(int(block.left.max()) + 1)[None, :, None]
+        lasts = block.left[:, None, None] - firsts
+        placed = np.maximum(lasts, 0)
+        loss = arithmetic.upper(block.here[b, firsts, placed + ones])
+        loss -= growth * arithmetic.lower(block.there[b, placed, ones[None, None, :]])
+        loss[(lasts < 0)[..., 0]] = -np.inf
+        flat = loss.reshape(len(loss), -1)
+        best = flat.argmax(axis=1)
+        n_first, one = np.unravel_index(best, loss.shape[1:])
+        n_last = block.left - n_first
+        counts = np.column_stack([n_first, block.counts, n_last]) if len(corners) > 1 else block.left[:, None]
+        yield flat[np.arange(len(best)), best], counts.astype(np.int64), np.asarray(one, dtype=np.int64)
+
+
+def _search_corners(
+    arithmetic: _Floats | _Balls, law: FloatArray, corners: tuple[Corner, ...], overlap: int, growth: float
+) -> _Cases:
+    """Up to r affected teachers at any tilted corners; at (0, 0) or (1, 1) they are like unaffected ones."""
+    start, spare = arithmetic.array(law), len(law) - 1 - overlap
+    steps = [(arithmetic.pair(corner.here), arithmetic.pair(corner.there)) for corner in corners]
+    begin = _Block(start[None, None], start[None, None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
+    for block in _walk(steps, begin):
+        loss = arithmetic.upper(block.here[:, 0]) - growth * arithmetic.lower(block.there[:, 0])
+        loss[np.arange(loss.shape[1]) > spare + block.left[:, None]] = -np.inf
+        best = loss.argmax(axis=1)
+        yield loss[np.arange(len(best)), best], block.counts, best
