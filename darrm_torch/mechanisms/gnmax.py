@@ -144,7 +144,7 @@ class GNMax(GaussianCounts):
             "overlap": self.overlap,
             "delta": self.delta,
             "calibration": self.calibration,
-            "noise": f"normal rounded to multiples of {_step(self.sigma)}, drawn exactly",
+            "noise": f"normal rounded to multiples of {grid_step(self.sigma)}, drawn exactly",
         }
 
     def _squared_mu(self) -> float:
@@ -157,7 +157,7 @@ class GNMax(GaussianCounts):
         return noisy_argmax_law(counts, *gaussian_noise(self.sigma))
 
 
-def _step(sigma: float) -> float:
+def grid_step(sigma: float) -> float:
     """The grid of the noise: 1, or the largest 2**-k that is at most sigma / 16."""
     return min(1.0, 2.0 ** math.floor(math.log2(sigma / 16)))
 
@@ -165,7 +165,7 @@ def _step(sigma: float) -> float:
 @functools.lru_cache(maxsize=16)
 def gaussian_noise(sigma: float) -> tuple[Magnitudes, int]:
     """Noise in units of the grid, and how many of these units a vote is."""
-    step = _step(sigma)
+    step = grid_step(sigma)
     return Magnitudes(GaussianTail(sigma, step)), round(1 / step)
 
 
