@@ -12,6 +12,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
+    "composition": ("general_composition", "optimal_composition", "simple_composition"),
+    "totals": ("PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"),
+    "ledger": ("PrivacyLedger",),
+    "opacus": ("PrivacyReading", "read_privacy"),
     "certificate": (
         "Certificate",
         "SelfBoundingCertificate",

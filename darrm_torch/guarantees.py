@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache, reduce
+from typing import Any
 
-from .errors import check_number
+import numpy as np
 
-__all__ = ["PrivacyGuarantee"]
+from .errors import InvalidArgument, check_integer, check_number
+
+__all__ = ["PrivacyGuarantee", "PrivacyProfile"]
 
 
 @dataclass(frozen=True, kw_only=True, order=False)
@@ -34,3 +41,342 @@ class PrivacyGuarantee:
 
     def __str__(self) -> str:
         return f"({self.epsilon:.6g}, {self.delta:.3g})-DP"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyProfile:
+    """A whole curve delta(epsilon): what is released is (epsilon, delta(epsilon))-DP for every epsilon at once.
+
+    It is kept as what happened, not as numbers: so it can be composed, compared and stored without loss, and the curve is
+    computed when it is asked for. Both directions, a record added and a record removed, are covered, and every number is an upper
+    bound: the privacy loss distributions of `dp_accounting` are rounded pessimistically, and an allowance covers the rounding
+    of its Fourier transforms. Make one with :meth:`from_dp_sgd`, :meth:`from_guarantee`, :meth:`non_private` or
+    :func:`darrm_torch.read_privacy`.
+
+    Attributes:
+        dp_sgd: ``(noise_multiplier, sample_rate, steps)``: Poisson-sampled Gaussian releases.
+        promises: ``(guarantees, count)``: ``count`` releases, each of which keeps all of ``guarantees`` at once.
+        reading: where it was read, if it was; no part of its value.
+
+    >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> round(teacher.epsilon(1e-4), 4), round(teacher.delta(0.0), 4)
+    (0.0751, 0.0126)
+    >>> round(teacher.compose(11).epsilon(1e-4), 3)
+    0.291
+    """
+
+    dp_sgd: tuple[tuple[float, float, int], ...] = ()
+    promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...] = ()
+    reading: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        steps: Counter[tuple[float, float]] = Counter()
+        for noise, rate, count in self.dp_sgd:
+            noise = check_number("noise_multiplier", noise, low=0.0, low_open=True, high_open=True)
+            rate = check_number("sample_rate", rate, low=0.0, high=1.0, low_open=True)
+            steps[noise, rate] += check_integer("steps", count, low=1)
+        promises: Counter[tuple[PrivacyGuarantee, ...]] = Counter()
+        for points, count in self.promises:
+            promises[tuple(sorted(set(points), key=_order))] += check_integer("count", count, low=1)
+        object.__setattr__(self, "dp_sgd", tuple((*run, steps[run]) for run in sorted(steps)))
+        object.__setattr__(
+            self, "promises", tuple(sorted(promises.items(), key=lambda promise: [*map(_order, promise[0])]))
+        )
+
+    @classmethod
+    def from_guarantee(cls, guarantee: PrivacyGuarantee, *more: PrivacyGuarantee) -> PrivacyProfile:
+        """One release that keeps ``guarantee``, and all of ``more`` at the same time.
+
+        >>> PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).compose(3).epsilon(0.0)
+        1.5
+        """
+        return cls(promises=(((guarantee, *more), 1),))
+
+    @classmethod
+    def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
+        """DP-SGD with Poisson sampling: ``(noise_multiplier, sample_rate, steps)`` runs, an Opacus accountant's history.
+
+        Raises:
+            InvalidArgument: an empty history, or a number that is not finite or out of range.
+        """
+        runs = [tuple(run) for run in history]
+        if not runs or any(len(run) != 3 for run in runs):
+            raise InvalidArgument("history", "one or more (noise_multiplier, sample_rate, steps)", runs)
+        return cls(dp_sgd=tuple(runs))
+
+    @classmethod
+    def non_private(cls) -> PrivacyProfile:
+        """A release without privacy of its own.
+
+        >>> PrivacyProfile.non_private().epsilon(1e-5)
+        inf
+        """
+        return cls.from_guarantee(PrivacyGuarantee(epsilon=math.inf))
+
+    @classmethod
+    def weakest(cls, profiles: Iterable[PrivacyProfile]) -> PrivacyProfile:
+        """A profile that holds for each of ``profiles``, also after composition: run by run the least noise, the largest
+        sample rate and the most steps; promise by promise the largest epsilon and delta.
+
+        Sound because DP-SGD is monotone in all three: more noise is post-processing, fewer steps too, and a smaller sample
+        rate mixes the larger one's output with what a data set without the record gives.
+
+        >>> PrivacyProfile.weakest([PrivacyProfile.from_dp_sgd([(1.0, 0.02, 9)]), PrivacyProfile.from_dp_sgd([(1.0, 0.01, 10)])])
+        PrivacyProfile(dp_sgd=((1.0, 0.02, 10),), promises=())
+        """
+        together = list(dict.fromkeys(profiles))
+        if not together:
+            raise InvalidArgument("profiles", "one or more profiles", together)
+        if len({len(profile.dp_sgd) for profile in together}) > 1:
+            together = [profile._in_one_run() for profile in together]
+        dp_sgd = (
+            (min(noise), max(rate), max(steps))
+            for noise, rate, steps in (
+                zip(*runs, strict=True) for runs in zip(*(p.dp_sgd for p in together), strict=False)
+            )
+        )
+        promises = together[0].promises
+        if any(profile.promises != promises for profile in together):
+            points = [points[0] for profile in together for points, _ in profile.promises]
+            guarantee = PrivacyGuarantee(epsilon=max(g.epsilon for g in points), delta=max(g.delta for g in points))
+            promises = (((guarantee,), max(sum(count for _, count in profile.promises) for profile in together)),)
+        return cls(dp_sgd=tuple(dp_sgd), promises=promises)
+
+    def _in_one_run(self) -> PrivacyProfile:
+        if not self.dp_sgd:
+            raise InvalidArgument("profiles", "all with DP-SGD steps or all without", self)
+        noise, rate, steps = zip(*self.dp_sgd, strict=True)
+        return PrivacyProfile(dp_sgd=((min(noise), max(rate), sum(steps)),), promises=self.promises)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it promises anything: a finite epsilon at some delta below 1."""
+        return all(math.isfinite(points[0].epsilon) for points, _ in self.promises)
+
+    def compose(self, other: PrivacyProfile | int) -> PrivacyProfile:
+        """Both releases together, or this one ``other`` times: independent noise, each may depend on the ones before.
+
+        Raises:
+            InvalidArgument: a count below 1.
+        """
+        if isinstance(other, PrivacyProfile):
+            return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
+        times = check_integer("count", other, low=1)
+        return PrivacyProfile(
+            dp_sgd=tuple((noise, rate, steps * times) for noise, rate, steps in self.dp_sgd),
+            promises=tuple((points, count * times) for points, count in self.promises),
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta in ``[0, 1]`` that is proven at ``epsilon``.
+
+        Raises:
+            InvalidArgument: ``epsilon`` negative, infinite or NaN.
+        """
+        epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
+        if not self.is_private:
+            return 1.0
+        stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
+        return min(stated, _distribution(self.dp_sgd, self.promises).delta(epsilon)) if stated else 0.0
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon, in nats, that is proven at ``delta``; ``math.inf`` if there is none.
+
+        Raises:
+            InvalidArgument: ``delta`` outside ``[0, 1]`` or NaN.
+        """
+        delta = check_number("delta", delta, low=0.0, high=1.0)
+        if delta == 1.0:
+            return 0.0
+        if not self.is_private:
+            return math.inf
+        stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
+        return min(stated, _distribution(self.dp_sgd, self.promises).epsilon(delta)) if stated and delta else stated
+
+    def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
+        """Points of the curve, all of which hold at once: what the optimizer takes as ``teacher``.
+
+        Args:
+            deltas: one point for each; when omitted, epsilon = 0 and three more.
+
+        >>> [str(g) for g in PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]).guarantees([1e-4])]
+        ['(0.0751454, 0.0001)-DP']
+        """
+        if deltas is not None:
+            return tuple(PrivacyGuarantee(epsilon=self.epsilon(delta), delta=delta) for delta in deltas)
+        if not self.is_private:
+            return (PrivacyGuarantee(epsilon=math.inf),)
+        if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] == 1:
+            return self.promises[0][0]
+        at_zero = self.delta(0.0)
+        points = [PrivacyGuarantee(epsilon=0.0, delta=at_zero)]
+        for fraction in _DEFAULT_POINTS:
+            if math.isfinite(epsilon := self.epsilon(fraction * at_zero)):
+                points.append(PrivacyGuarantee(epsilon=epsilon, delta=fraction * at_zero))
+        return tuple(points)
+
+    def _stated(self) -> tuple[PrivacyGuarantee, ...]:
+        """What the promises say without further computation: each point of a single one, and simple composition."""
+        if self.dp_sgd:
+            return ()
+        if len(self.promises) == 1 and self.promises[0][1] == 1:
+            return self.promises[0][0]
+        epsilon = sum((count * Fraction(points[0].epsilon) for points, count in self.promises), Fraction(0))
+        delta = sum((count * Fraction(points[0].delta) for points, count in self.promises), Fraction(0))
+        return (PrivacyGuarantee(epsilon=round_up(epsilon), delta=min(1.0, round_up(delta))),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the reading, ready for JSON; :meth:`from_dict` gives it back exactly."""
+        return {
+            "dp_sgd": [list(run) for run in self.dp_sgd],
+            "promises": [
+                {
+                    "guarantees": [[str(g.epsilon) if g.epsilon == math.inf else g.epsilon, g.delta] for g in points],
+                    "count": count,
+                }
+                for points, count in self.promises
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> PrivacyProfile:
+        """The profile that :meth:`to_dict` described.
+
+        Raises:
+            InvalidArgument: not such a description.
+
+        >>> profile = PrivacyProfile.from_dp_sgd([(1.0, 0.01, 100)]).compose(PrivacyProfile.non_private())
+        >>> PrivacyProfile.from_dict(profile.to_dict()) == profile
+        True
+        """
+        try:
+            dp_sgd = tuple((noise, rate, steps) for noise, rate, steps in value["dp_sgd"])
+            promises = tuple(
+                (
+                    tuple(PrivacyGuarantee(epsilon=math.inf if e == "inf" else e, delta=d) for e, d in p["guarantees"]),
+                    p["count"],
+                )
+                for p in value["promises"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument("profile", "a description written by PrivacyProfile.to_dict", value) from error
+        return cls(dp_sgd=dp_sgd, promises=promises)
+
+
+def round_up(value: Fraction) -> float:
+    """The smallest float that is no less than ``value``."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def _order(guarantee: PrivacyGuarantee) -> tuple[float, float]:
+    return guarantee.delta, guarantee.epsilon
+
+
+# --- privacy loss distributions -----------------------------------------------------------------------------------
+
+_DEFAULT_POINTS = (0.3, 0.05, 0.002)  # of delta(0)
+_CELLS = (
+    16  # grid cells per standard deviation of one release: adds less than 1 / (4 * 16**2) to the variance, relatively
+)
+_MOST_CELLS = 2**17
+_FINEST = 1e-6
+_TAIL = 1e-15  # probability that dp_accounting may move to an infinite loss, per composition
+
+
+@dataclass(frozen=True)
+class _Distribution:
+    """The composed privacy loss, one probability mass function for each direction."""
+
+    pmfs: tuple[Any, ...]
+    allowance: float
+
+    def delta(self, epsilon: float) -> float:
+        return min(1.0, max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs) + self.allowance)
+
+    def epsilon(self, delta: float) -> float:
+        if delta <= self.allowance:
+            return math.inf
+        return max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
+
+
+@lru_cache(maxsize=128)
+def _distribution(
+    dp_sgd: tuple[tuple[float, float, int], ...], promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
+) -> _Distribution:
+    from dp_accounting.pld import pld_pmf
+
+    step = _grid_step(dp_sgd, promises)
+    pmfs = []
+    for added in (False, True):
+        parts = [(_dp_sgd_step(noise, rate, step, added), count) for noise, rate, count in dp_sgd]
+        parts += [(_promise(points, step), count) for points, count in promises]
+        composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
+        pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
+    releases = sum(count for *_, count in (*dp_sgd, *promises))
+    cells = max(pmf.size for pmf in pmfs)
+    return _Distribution(tuple(pmfs), 16 * 2.0**-53 * releases * math.log2(2 * cells) * math.sqrt(cells))
+
+
+def _grid_step(
+    dp_sgd: tuple[tuple[float, float, int], ...], promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
+) -> float:
+    """The distance of grid points; any is sound, a finer one is tighter."""
+    epsilons = {g.epsilon for points, _ in promises for g in points if math.isfinite(g.epsilon) and g.epsilon > 0}
+    if not dp_sgd and len(epsilons) < 2:
+        return max(epsilons, default=1.0)  # the losses are then exactly on the grid
+    variance, widest, releases = 0.0, 0.0, 0
+    for noise, rate, count in dp_sgd:
+        # Plain quadrature of the loss of one step over its noise.
+        x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
+        stay = math.log1p(-rate) if rate < 1 else -math.inf
+        loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
+        weight = np.exp(-0.5 * (x / noise) ** 2)
+        weight /= weight.sum()
+        variance += count * float(weight @ (loss - weight @ loss) ** 2)
+        widest, releases = max(widest, float(np.ptp(loss))), releases + count
+    for points, count in promises:
+        largest = max((g.epsilon for g in points if math.isfinite(g.epsilon)), default=0.0)
+        variance += count * largest**2
+        widest, releases = max(widest, 2 * largest), releases + count
+    return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / _MOST_CELLS, _FINEST)
+
+
+@lru_cache(maxsize=128)
+def _dp_sgd_step(noise: float, rate: float, step: float, added: bool) -> Any:
+    """One Poisson-sampled Gaussian release, a record added or removed, as `dp_accounting` discretises it."""
+    from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
+
+    direction = privacy_loss_mechanism.AdjacencyType.ADD if added else privacy_loss_mechanism.AdjacencyType.REMOVE
+    loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=direction)
+    bounds = loss.connect_dots_bounds()
+    low, high = math.floor(bounds.epsilon_lower / step), math.ceil(bounds.epsilon_upper / step)
+    curve = loss.get_delta_for_epsilon(np.arange(low, high + 1) * step)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, curve)
+
+
+def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
+    """The worst release that keeps all ``points``, the same in both directions.
+
+    In ``t = e^epsilon`` its curve is convex, falls from 1 at t = 0 and keeps the points and their mirror images
+    ``(e^-epsilon, 1 - (1 - delta) e^-epsilon)``: it is their lower convex hull. For one point that is randomised
+    response with a revealing part (Kairouz, Oh, Viswanath 2015).
+    """
+    from dp_accounting.pld import pld_pmf
+
+    finite = [(min(g.epsilon, 700.0), g.delta) for g in points if math.isfinite(g.epsilon)]
+    corners = {math.exp(e): d for e, d in sorted(finite, reverse=True)}
+    corners |= {math.exp(-e): 1 - (1 - d) * math.exp(-e) for e, d in finite if e > 0}
+    hull = [(0.0, 1.0)]
+    for t, y in sorted(corners.items()):
+        if y >= hull[-1][1]:
+            continue
+        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (t - hull[-1][0]) >= (y - hull[-1][1]) * (
+            hull[-1][0] - hull[-2][0]
+        ):
+            hull.pop()
+        hull.append((t, y))
+    losses = [sign * e / step for e, _ in finite for sign in (-1, 1)]
+    rounded = np.array(sorted({int(side(loss)) for loss in losses for side in (math.floor, math.ceil)}))
+    curve = np.interp(np.exp(rounded * step), *zip(*hull, strict=True))
+    return pld_pmf.create_pmf_pessimistic_connect_dots(step, rounded, curve)

@@ -1,0 +1,335 @@
+"""The ledger: what was asked, what was answered, what it cost; durable, shared by processes, never overspent."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+from .errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
+from .guarantees import PrivacyGuarantee
+
+__all__ = ["Cost", "PrivacyLedger"]
+
+Cost = PrivacyGuarantee | Callable[[int], PrivacyGuarantee]
+
+_APPLICATION = 0x44615252  # "DaRR": marks the file as a ledger
+_SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE charges (number INTEGER PRIMARY KEY, labels INTEGER NOT NULL, time TEXT NOT NULL);
+CREATE TABLE labels (key BLOB PRIMARY KEY, label INTEGER NOT NULL, charge INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_AT_ONCE = 500  # keys looked up in one statement
+
+
+class PrivacyLedger:
+    """Gives out labels one transaction at a time: budget checked, label drawn, label and charge stored, then given out.
+
+    What a crash leaves: before the commit nothing was charged and nothing seen; after it the label is paid for and stored, and is
+    given to whoever asks the same question again, free of charge. Several processes may share one file; together they never exceed
+    the budget, and the same question has the same answer in all of them. Votes, counts and coins are never stored.
+
+    Args:
+        path: a file, made if it is missing, or ":memory:".
+        budget: the most that all labels together may cost; ``None`` keeps what the file says, no limit in a new one.
+        cost: what N labels together cost: a function of N, or one label's guarantee, of which N cost exactly N times as much
+            (in decimals, so that a hundred labels of 0.01 cost 1). Needed when there is a budget; may be given to :meth:`bind`.
+        timeout: seconds to wait for another process that is answering.
+
+    Raises:
+        LedgerError: the file is damaged, read-only, no ledger, or has another budget.
+
+    >>> ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=0.2), cost=PrivacyGuarantee(epsilon=0.1))
+    >>> ledger.answer([b"a", b"b", b"a"], lambda new: [1 for _ in new])
+    [1, 1, 1]
+    >>> ledger.answer([b"c"], lambda new: [0])
+    Traceback (most recent call last):
+    ...
+    darrm_torch.errors.BudgetExceeded: 1 new label would bring the total of 3 to (0.3, 0)-DP, over the budget of (0.2, 0)-DP: \
+0 labels are left. Nothing was given out
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = ":memory:",
+        budget: PrivacyGuarantee | None = None,
+        *,
+        cost: Cost | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        if not (budget is None or isinstance(budget, PrivacyGuarantee)):
+            raise InvalidArgument("budget", "a PrivacyGuarantee or None", budget)
+        self.path = os.fspath(path)
+        self._cost = _checked_cost(cost)
+        self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
+        self._lock = threading.RLock()
+        self._process = -1
+        self._open()
+        with self._transaction() as database:
+            stored = self._fact(database, "budget")
+            if budget is not None and stored is None and self.count == 0:
+                database.execute(
+                    "INSERT INTO facts VALUES ('budget', ?)", (json.dumps([budget.epsilon, budget.delta]),)
+                )
+            elif budget is not None and stored != [budget.epsilon, budget.delta]:
+                kept = (
+                    "no budget"
+                    if stored is None
+                    else f"the budget {PrivacyGuarantee(epsilon=stored[0], delta=stored[1])}"
+                )
+                raise LedgerError(
+                    f"{self.path} was started with {kept}, not {budget}. Open it without a budget to keep that."
+                )
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    def bind(self, identity: Mapping[str, str], cost: Cost | None = None) -> None:
+        """Names the teachers, the mechanism and the rules that this ledger is for; the first call fixes them.
+
+        Raises:
+            LedgerError: it was kept for others.
+        """
+        wanted = {str(name): str(value) for name, value in identity.items()}
+        with self._transaction() as database:
+            kept = self._fact(database, "identity")
+            if kept is None:
+                database.execute("INSERT INTO facts VALUES ('identity', ?)", (json.dumps(wanted, sort_keys=True),))
+            elif kept != wanted:
+                names = sorted(name for name in kept.keys() | wanted.keys() if kept.get(name) != wanted.get(name))
+                changes = "; ".join(f"{name}: {kept.get(name)!r} there, {wanted.get(name)!r} here" for name in names)
+                raise LedgerError(
+                    f"{self.path} was kept for others ({changes}). Use one ledger for each group of teachers."
+                )
+        if cost is not None:
+            self._cost = _checked_cost(cost)
+
+    def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int]]) -> list[int]:
+        """The label of each key: the stored one where there is one, else a new one that is charged first.
+
+        Args:
+            keys: a digest of each input; equal keys get equal labels and are charged once.
+            draw: given the positions of the new keys, returns their labels. Called at most once, after the budget was
+                checked; the whole batch is answered or nothing.
+
+        Raises:
+            BudgetExceeded: the new labels would exceed the budget; ``draw`` was not called.
+            LedgerError: the file cannot be read or written; nothing was given out.
+        """
+        keys = list(keys)
+        if not all(isinstance(key, bytes) and key for key in keys):
+            raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
+        with self._transaction() as database:
+            known: dict[bytes, int] = {}
+            for start in range(0, len(keys), _AT_ONCE):
+                some = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(some))
+                known.update(database.execute(f"SELECT key, label FROM labels WHERE key IN ({marks})", some))
+            new: dict[bytes, int] = {}
+            for position, key in enumerate(keys):
+                if key not in known:
+                    new.setdefault(key, position)
+            if new:
+                self._check_budget(len(new))
+                drawn = [
+                    check_integer("label", label, low=-(2**63), high=2**63 - 1) for label in draw(list(new.values()))
+                ]
+                if len(drawn) != len(new):
+                    raise InvalidArgument("draw", f"a function that returns {len(new)} labels", len(drawn))
+                charge = database.execute(
+                    "INSERT INTO charges (labels, time) VALUES (?, ?)",
+                    (len(new), datetime.now(timezone.utc).isoformat(timespec="seconds")),
+                ).lastrowid
+                answers = dict(zip(new, drawn, strict=True))
+                database.executemany(
+                    "INSERT INTO labels VALUES (?, ?, ?)", [(key, label, charge) for key, label in answers.items()]
+                )
+                known.update(answers)
+        return [known[key] for key in keys]
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many labels have been given out and charged."""
+        with self._reading() as database:
+            return int(database.execute("SELECT COUNT(*) FROM labels").fetchone()[0])
+
+    @property
+    def budget(self) -> PrivacyGuarantee | None:
+        """The budget, if there is one."""
+        with self._reading() as database:
+            stored = self._fact(database, "budget")
+        return None if stored is None else PrivacyGuarantee(epsilon=stored[0], delta=stored[1])
+
+    def spent(self) -> PrivacyGuarantee | None:
+        """What the labels so far cost together; ``None`` when no cost is known."""
+        return None if self._cost is None else _total(self._cost, self.count)
+
+    def left(self, most: int) -> int:
+        """How many new labels, up to ``most``, still fit in the budget."""
+        budget, count = self.budget, self.count
+        if budget is None:
+            return most
+        fits, too_many = 0, most + 1
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            fits, too_many = (middle, too_many) if self._fits(count + middle, budget) else (fits, middle)
+        return fits
+
+    def report(self) -> dict[str, Any]:
+        """What was asked, of whom and at what cost, ready for JSON. Reads only."""
+        with self._reading() as database:
+            charges, first, last = database.execute("SELECT COUNT(*), MIN(time), MAX(time) FROM charges").fetchone()
+            identity = self._fact(database, "identity")
+        budget, spent = self.budget, self.spent()
+        return {
+            "ledger": self.path,
+            "identity": identity,
+            "labels": self.count,
+            "batches": charges,
+            "first": first,
+            "last": last,
+            "spent": _plain(spent),
+            "budget": _plain(budget),
+        }
+
+    def export_json(self) -> str:
+        """The whole ledger as JSON: the report, every charge, and every label under the hexadecimal digits of its key."""
+        with self._reading() as database:
+            charges = database.execute("SELECT number, labels, time FROM charges ORDER BY number").fetchall()
+            labels = database.execute("SELECT key, label, charge FROM labels ORDER BY charge, key").fetchall()
+        return json.dumps(
+            {
+                **self.report(),
+                "charges": [{"number": number, "labels": count, "time": time} for number, count, time in charges],
+                "answers": [{"key": key.hex(), "label": label, "charge": charge} for key, label, charge in labels],
+            },
+            indent=2,
+        )
+
+    def close(self) -> None:
+        """Closes the file; the ledger opens it again when it is needed."""
+        with self._lock:
+            if self._process == os.getpid():
+                self._database.close()
+                self._process = -1
+
+    # --- the file -------------------------------------------------------------------------------------------------
+
+    def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
+        if self._cost is None:
+            raise InvalidArgument(
+                "cost", "a rule that says what N labels cost, as there is a budget", None, "Pass it to bind()."
+            )
+        total = _total(self._cost, labels)
+        return total.epsilon <= budget.epsilon and total.delta <= budget.delta
+
+    def _check_budget(self, new: int) -> None:
+        budget = self.budget
+        if budget is None or self._fits(self.count + new, budget):
+            return
+        assert self._cost is not None
+        total = self.count + new
+        labels = "1 new label" if new == 1 else f"{new} new labels"
+        raise BudgetExceeded(
+            f"{labels} would bring the total of {total} to {_total(self._cost, total)}, over the budget of {budget}: "
+            f"{self.left(new)} labels are left. Nothing was given out"
+        )
+
+    def _open(self) -> None:
+        with self._lock, _one_clear_error(self.path):
+            if self._process == os.getpid():
+                return
+            if self._process != -1 and self.path == ":memory:":
+                raise LedgerError("a ledger in memory belongs to the process that made it. Give it a file to share it")
+            self._database = sqlite3.connect(
+                self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+            )
+            self._process = os.getpid()
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                (application,) = self._database.execute("PRAGMA application_id").fetchone()
+                (tables,) = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+                if not tables:
+                    for statement in _SCHEMA.strip().split("\n"):
+                        self._database.execute(statement)
+                    self._database.execute(f"PRAGMA application_id={_APPLICATION}")
+                elif application != _APPLICATION:
+                    raise LedgerError(f"{self.path} is a database, but no ledger")
+                ((health,),) = self._database.execute("PRAGMA quick_check(1)").fetchall()
+                (answers,) = self._database.execute("SELECT COUNT(*) FROM labels").fetchone()
+                (charged,) = self._database.execute("SELECT COALESCE(SUM(labels), 0) FROM charges").fetchone()
+                if health != "ok" or answers != charged:
+                    raise LedgerError(f"{self.path} is damaged: {health}, {answers} labels for {charged} charges")
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                self._database.close()
+                self._process = -1
+                raise
+            self._database.execute("COMMIT")
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _one_clear_error(self.path):
+            self._open()
+            yield self._database
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as database:
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                yield database
+                database.execute("COMMIT")
+            except BaseException:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                raise
+
+    @staticmethod
+    def _fact(database: sqlite3.Connection, name: str) -> Any:
+        row = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+
+@contextmanager
+def _one_clear_error(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(
+            f"{path} cannot be used: {error}. Nothing was given out; restore the file from a copy, or see who else has it open"
+        ) from error
+
+
+def _checked_cost(cost: Cost | None) -> Cost | None:
+    if cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost):
+        return cost
+    raise InvalidArgument("cost", "a PrivacyGuarantee of one label or a function of the number of labels", cost)
+
+
+def _total(cost: Cost, labels: int) -> PrivacyGuarantee:
+    """What ``labels`` labels cost together; nothing for none."""
+    if labels == 0:
+        return PrivacyGuarantee(epsilon=0.0)
+    if not isinstance(cost, PrivacyGuarantee):
+        return cost(labels)
+    if math.isinf(cost.epsilon):
+        return PrivacyGuarantee(epsilon=math.inf, delta=1.0)
+    epsilon, delta = (float(Decimal(repr(value)) * labels) for value in (cost.epsilon, cost.delta))
+    return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, delta))
+
+
+def _plain(guarantee: PrivacyGuarantee | None) -> dict[str, float | None] | None:
+    if guarantee is None:
+        return None
+    return {"epsilon": guarantee.epsilon if math.isfinite(guarantee.epsilon) else None, "delta": guarantee.delta}
