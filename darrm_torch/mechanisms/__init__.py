@@ -1,20 +1,26 @@
 """Mechanisms: counts of votes in, private labels out, under one small protocol (:class:`Mechanism`)."""
 
+from .auditing import Audit, audit
 from .base import Mechanism
 from .confident import ConfidentGNMax
 from .darrm import DaRRM
 from .gnmax import GNMax
 from .laplace import LNMax
 from .noise_free import NoiseFreeMajority
+from .pate_rdp import DataDependentGuarantee, DataDependentLoss
 from .selection import ExponentialMechanism, PermuteAndFlip
 
 __all__ = [
+    "Audit",
     "ConfidentGNMax",
     "DaRRM",
+    "DataDependentGuarantee",
+    "DataDependentLoss",
     "ExponentialMechanism",
     "GNMax",
     "LNMax",
     "Mechanism",
     "NoiseFreeMajority",
     "PermuteAndFlip",
+    "audit",
 ]

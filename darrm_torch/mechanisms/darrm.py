@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..certificate import GRID, self_bounding_allowance
+from ..composition import optimal_composition, simple_composition
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..guarantees import PrivacyGuarantee
 from ..noise import NoiseFunction
@@ -81,29 +82,38 @@ class DaRRM(Mechanism):
     ) -> PrivacyGuarantee | None:
         """What the coins alone promise, whatever the teachers: from all pairs of counts that differ in r votes.
 
-        The votes are fixed, the coins fresh, so Q labels compose: (Q E, ``delta``) for the smallest E at which one
-        label is (E, ``delta`` / Q)-DP for the coins alone; the noise functions made for teachers without privacy
-        (epsilon = infinity) are private this way. ``None``: some outcome is certain for some votes and not for others.
+        The votes are fixed, the coins fresh, so labels compose. The noise functions made for teachers without privacy
+        (epsilon = infinity) are private this way. ``None``: an outcome is certain for some votes and not for others.
 
         Args:
             labels: Q.
-            delta: in total; ``None``: 0.
+            delta: in total; ``None``: Q times that of the noise function's target, or 0.
             overlap: r; ``None``: all K.
         """
         labels, delta, overlap = check_request(labels, delta, overlap)
-        spent = 0.0 if delta is None else delta
-        share = spent / labels * (1 - 2.0**-40)
+        if delta is None:
+            delta = 0.0 if self.noise.target is None else min(1.0, labels * self.noise.target.delta)
+        near = self.teachers if overlap is None else overlap
+        each, pure = self._coin_epsilon(near, delta / labels * (1 - 2.0**-40)), self._coin_epsilon(near, 0.0)
+        if math.isinf(each):
+            return None
+        total = simple_composition(PrivacyGuarantee(epsilon=each), labels).epsilon
+        if labels > 1 and delta > 0 and math.isfinite(pure):
+            total = min(total, optimal_composition(PrivacyGuarantee(epsilon=pure), labels, delta=delta).epsilon)
+        return PrivacyGuarantee(epsilon=total, delta=delta)
+
+    def _coin_epsilon(self, overlap: int, delta: float) -> float:
+        """The smallest epsilon of one label at ``delta`` for the coins alone; infinite if there is none."""
         votes = np.arange(self.teachers + 1)
-        near = np.abs(votes[:, None] - votes) <= (self.teachers if overlap is None else overlap)
+        near = np.abs(votes[:, None] - votes) <= overlap
         worst = 1.0
         for chance in (self._thresholds / 2.0**54, (2**54 - self._thresholds) / 2.0**54):
-            excess = np.broadcast_to(chance[:, None] - share, near.shape)
+            excess = np.broadcast_to(chance[:, None] - delta, near.shape)
             reachable = near & (excess > 0)
             if np.any(reachable & (chance == 0)):
-                return None
-            worst = max(worst, float(np.max((excess / np.maximum(chance, 2.0**-54))[reachable], initial=1.0)))
-        epsilon = labels * (math.log(worst) + 2.0**-46)
-        return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, spent))
+                return math.inf
+            worst = max(worst, float(np.max(excess[reachable] / np.broadcast_to(chance, near.shape)[reachable])))
+        return math.log(worst) + 2.0**-46
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The noise function's own allowance, see :func:`darrm_torch.self_bounding_allowance`."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import mpmath
 
+from ..composition import optimal_composition, simple_composition
 from ..guarantees import PrivacyGuarantee
 
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu", "pure_composition", "rdp_mu", "zcdp_epsilon"]
@@ -79,12 +80,12 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def pure_composition(epsilon: float, rho: float, *, labels: int, delta: float) -> PrivacyGuarantee:
-    """Of ``labels`` adaptive labels, each epsilon-DP and rho-zCDP: the better of the sum and the concentrated bound."""
-    total = labels * epsilon * (1 + 2.0**-50 if labels > 1 else 1)
-    concentrated = math.inf if delta == 0 else zcdp_epsilon(labels * rho, delta)
-    if concentrated < total:
-        return PrivacyGuarantee(epsilon=concentrated, delta=delta)
-    return PrivacyGuarantee(epsilon=total)
+    """Of adaptive ``labels``, each epsilon-DP and rho-zCDP: the better of optimal and concentrated composition."""
+    each = PrivacyGuarantee(epsilon=epsilon)
+    if delta == 0:
+        return simple_composition(each, labels)
+    best = min(optimal_composition(each, labels, delta=delta).epsilon, zcdp_epsilon(labels * rho, delta))
+    return PrivacyGuarantee(epsilon=best, delta=delta)
 
 
 def _last_true(holds: Callable[[float], bool], true: float, false: float) -> float:
