@@ -35,15 +35,21 @@ _HOME = {
     "program": ("optimize_noise",),
     "store": ("fetch_noise",),
     "mechanisms": (
+        "Audit",
         "ConfidentGNMax",
         "DaRRM",
+        "DataDependentGuarantee",
+        "DataDependentLoss",
         "ExponentialMechanism",
         "GNMax",
         "LNMax",
         "Mechanism",
         "NoiseFreeMajority",
         "PermuteAndFlip",
+        "audit",
     ),
+    "ensemble": ("PrivateMajorityEnsemble",),
+    "teachers": ("TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"),
     "errors": (
         "BudgetExceeded",
         "DarrmError",
@@ -55,10 +61,12 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = ["__version__", *sorted(_MODULE_OF)]
+__all__ = ["__version__", "lightning", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "lightning":
+        return importlib.import_module(f"{__name__}.lightning")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
