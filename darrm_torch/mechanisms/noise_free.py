@@ -10,7 +10,7 @@ import numpy as np
 from ..certificate import self_bounding_allowance
 from ..errors import InvalidArgument, check_integer
 from ..guarantees import PrivacyGuarantee
-from .base import Mechanism
+from .base import Mechanism, check_request
 from .sampling import Floats, Integers, fair_argmax
 
 __all__ = ["NoiseFreeMajority"]
@@ -50,6 +50,7 @@ class NoiseFreeMajority(Mechanism):
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
     ) -> PrivacyGuarantee | None:
         """``None``: it tosses no coins that could hide a vote."""
+        check_request(labels, delta, overlap)
         return None
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:

@@ -1,0 +1,358 @@
+"""What every mechanism must do, whatever it is. A new mechanism joins by one entry in MECHANISMS."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from darrm_torch import (
+    ConfidentGNMax,
+    DaRRM,
+    ExponentialMechanism,
+    GNMax,
+    InvalidArgument,
+    LNMax,
+    NoiseFreeMajority,
+    NoiseFunction,
+    PermuteAndFlip,
+    PrivacyGuarantee,
+    self_bounding_noise,
+)
+
+K = 11
+# A test that is right fails with this probability; seeds are fixed, so it fails always or never.
+FALSE_ALARM = 1e-6
+
+MECHANISMS = {
+    "darrm": lambda **seed: DaRRM(self_bounding_noise(teachers=K, allowance=2.5), **seed),
+    "darrm-even": lambda **seed: DaRRM(self_bounding_noise(teachers=10, allowance=2), **seed),
+    "gnmax": lambda **seed: GNMax(sigma=5.0, delta=1e-4, **seed),
+    "gnmax-wide": lambda **seed: GNMax(sigma=40.0, delta=1e-4, teachers=K, **seed),
+    "gnmax-narrow": lambda **seed: GNMax(sigma=0.3, delta=1e-4, **seed),
+    "confident": lambda **seed: ConfidentGNMax(threshold=6.5, sigma_check=3.0, sigma=2.0, delta=1e-4, **seed),
+    "laplace": lambda **seed: LNMax(scale=4.0, **seed),
+    "permute-and-flip": lambda **seed: PermuteAndFlip(epsilon=0.8, **seed),
+    "exponential": lambda **seed: ExponentialMechanism(epsilon=0.8, overlap=2, **seed),
+    "noise-free": lambda **seed: NoiseFreeMajority(**seed),
+}
+
+mechanisms = pytest.mark.parametrize("make", MECHANISMS.values(), ids=MECHANISMS.keys())
+
+
+def some_counts(mechanism, items: int = 6) -> np.ndarray:
+    """Rows of counts with unanimity, a tie where there can be one, and random rows."""
+    teachers, classes = mechanism.teachers or K, mechanism.classes or 4
+    generator = np.random.default_rng(3)
+    counts = generator.multinomial(teachers, np.full(classes, 1 / classes), size=items)
+    counts[0] = [teachers] + [0] * (classes - 1)
+    half = teachers // 2
+    counts[1] = [teachers - half, half] + [0] * (classes - 2)
+    return counts
+
+
+def chi_square(labels: np.ndarray, law: np.ndarray) -> float:
+    """p-value of labels (items, draws) against the law (items, outcomes); rare outcomes are pooled."""
+    statistic, freedom = 0.0, 0
+    for row, chances in zip(labels, law, strict=True):
+        outcome = np.where(row < 0, len(chances) - 1, row)
+        seen = np.bincount(outcome, minlength=len(chances))
+        assert not seen[chances == 0].any(), "an outcome of probability 0 was drawn"
+        expected = chances * row.size
+        common = expected >= 10
+        seen = np.append(seen[common], seen[~common].sum())
+        expected = np.append(expected[common], expected[~common].sum())
+        kept = expected >= 1
+        statistic += float(((seen[kept] - expected[kept]) ** 2 / expected[kept]).sum())
+        freedom += int(kept.sum()) - 1
+    return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0
+
+
+def drawn(mechanism, counts: np.ndarray, draws: int = 20_000) -> np.ndarray:
+    return mechanism.aggregate(np.repeat(counts, draws, axis=0)).reshape(len(counts), draws)
+
+
+@mechanisms
+def test_law_is_a_law(make) -> None:
+    mechanism = make()
+    counts = some_counts(mechanism, 40)
+    law = mechanism.label_probabilities(counts)
+    assert law.dtype == np.float64
+    assert law.shape[0] == 40
+    assert law.shape[1] - counts.shape[1] == (1 if isinstance(mechanism, ConfidentGNMax) else 0)
+    assert law.min() >= 0
+    np.testing.assert_allclose(law.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+
+
+@mechanisms
+def test_law_follows_the_names_of_the_classes(make) -> None:
+    mechanism = make()
+    counts = some_counts(mechanism)
+    order = np.random.default_rng(0).permutation(counts.shape[1])
+    law = mechanism.label_probabilities(counts)[:, : counts.shape[1]]
+    renamed = mechanism.label_probabilities(counts[:, order])[:, : counts.shape[1]]
+    np.testing.assert_allclose(renamed, law[:, order], rtol=0, atol=1e-12)
+
+
+@mechanisms
+def test_labels_follow_the_law(make) -> None:
+    mechanism = make(insecure_seed=7)
+    counts = some_counts(mechanism)
+    assert chi_square(drawn(mechanism, counts), mechanism.label_probabilities(counts)) > FALSE_ALARM
+
+
+@mechanisms
+def test_secure_labels_follow_the_law(make) -> None:
+    # Fresh bits each time: this one fails by chance once in 1e9 runs.
+    mechanism = make()
+    counts = some_counts(mechanism, 3)
+    assert chi_square(drawn(mechanism, counts), mechanism.label_probabilities(counts)) > 1e-9
+
+
+@mechanisms
+def test_batching_does_not_change_the_law(make) -> None:
+    mechanism = make(insecure_seed=11)
+    counts = some_counts(mechanism)
+    rows = np.tile(counts, (3_000, 1))
+    pieces = np.split(rows, np.cumsum([1, 7, 500, 1, 6_000]))
+    labels = np.concatenate([mechanism.aggregate(piece) for piece in pieces]).reshape(-1, len(counts)).T
+    assert chi_square(labels, mechanism.label_probabilities(counts)) > FALSE_ALARM
+
+
+@mechanisms
+def test_rows_of_a_batch_are_independent(make) -> None:
+    mechanism = make(insecure_seed=5)
+    counts = some_counts(mechanism)
+    law = mechanism.label_probabilities(counts)
+    item = int(np.argmin(np.abs(law.max(axis=1) - 0.5)))  # the most uncertain
+    labels = drawn(mechanism, counts[[item]], 40_000)[0]
+    first, second = labels[0::2], labels[1::2]
+    table = np.array([[np.sum((first == a) & (second == b)) for b in np.unique(labels)] for a in np.unique(labels)])
+    if table.size > 1:
+        assert stats.chi2_contingency(table).pvalue > FALSE_ALARM
+
+
+def test_a_wrong_gamma_is_caught() -> None:
+    noise = self_bounding_noise(teachers=K, allowance=2.5)
+    right = DaRRM(noise, insecure_seed=7)
+    wrong = DaRRM(NoiseFunction(gamma=0.95 * noise.gamma), uncertified=True)
+    counts = some_counts(right)
+    assert chi_square(drawn(right, counts), wrong.label_probabilities(counts)) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_wrong_sigma_is_caught(factor: float) -> None:
+    right = GNMax(sigma=5.0, insecure_seed=7)
+    counts = some_counts(right)
+    wrong = GNMax(sigma=5.0 * factor).label_probabilities(counts)
+    assert chi_square(drawn(right, counts), wrong) < FALSE_ALARM
+
+
+@mechanisms
+def test_numpy_in_numpy_out(make) -> None:
+    mechanism = make()
+    for dtype in (np.int64, np.int32, np.uint8):
+        labels = mechanism.aggregate(some_counts(mechanism).astype(dtype))
+        assert type(labels) is np.ndarray
+        assert labels.dtype == np.int64
+        assert labels.shape == (6,)
+
+
+@mechanisms
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+)
+def test_torch_in_torch_out(make, device: str) -> None:
+    mechanism = make()
+    counts = torch.as_tensor(some_counts(mechanism)).to(device)
+    labels = mechanism.aggregate(counts)
+    assert labels.dtype == torch.int64
+    assert labels.shape == (6,)
+    assert labels.device == counts.device
+    law = mechanism.label_probabilities(counts)
+    assert law.dtype == torch.float64
+    assert law.device == counts.device
+
+
+@mechanisms
+def test_an_empty_batch_has_no_labels(make) -> None:
+    mechanism = make()
+    classes = mechanism.classes or 3
+    empty = np.zeros((0, classes), dtype=np.int64)
+    assert mechanism.aggregate(empty).shape == (0,)
+    assert mechanism.aggregate(empty).dtype == np.int64
+    assert mechanism.label_probabilities(empty).shape[0] == 0
+    assert mechanism.aggregate(torch.zeros((0, classes), dtype=torch.int64)).dtype == torch.int64
+
+
+@mechanisms
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda c: c.astype(np.float64), "integers"),
+        (lambda c: torch.as_tensor(c).float(), "integers"),
+        (lambda c: torch.as_tensor(c).bfloat16(), "integers"),
+        (lambda c: c > 0, "integers"),
+        (lambda c: c[0], "shape"),
+        (lambda c: c[:, :, None], "shape"),
+        (lambda c: c[:, :1], "shape"),
+        (lambda c: np.concatenate([c[:, :1] + 1, c[:, 1:2] - 1 - K, c[:, 2:]], axis=1), "in \\[0"),
+        (lambda c: c + np.arange(len(c))[:, None], "sum to"),
+        (lambda c: "counts", "integers"),
+        (lambda c: None, "integers"),
+    ],
+    ids=[
+        "float",
+        "float tensor",
+        "half tensor",
+        "bool",
+        "one row",
+        "cube",
+        "one class",
+        "negative",
+        "sums",
+        "text",
+        "none",
+    ],
+)
+def test_bad_counts_are_one_clear_error(make, spoil, message: str) -> None:
+    mechanism = make()
+    bad = spoil(some_counts(mechanism))
+    for method in (mechanism.aggregate, mechanism.label_probabilities):
+        with pytest.raises(InvalidArgument, match=f"^counts must be .*{message}.*, got "):
+            method(bad)
+
+
+@mechanisms
+def test_no_votes_at_all_is_an_error(make) -> None:
+    mechanism = make()
+    with pytest.raises(InvalidArgument, match="sum to"):
+        mechanism.aggregate(np.zeros((2, mechanism.classes or 3), dtype=np.int64))
+
+
+def test_other_numbers_of_teachers_and_classes_are_refused() -> None:
+    darrm = MECHANISMS["darrm"]()
+    with pytest.raises(InvalidArgument, match=r"sum to the 11 teachers, got .row 0 with sum 10"):
+        darrm.aggregate(np.array([[4, 6]]))
+    with pytest.raises(InvalidArgument, match=r"shape \(items, 2\).*GNMax"):
+        darrm.aggregate(np.array([[4, 6, 1]]))
+    with pytest.raises(InvalidArgument, match="sum to the 11 teachers"):
+        MECHANISMS["gnmax-wide"]().aggregate(np.array([[4, 6]]))
+    with pytest.raises(InvalidArgument, match="row 1 with sum 12"):
+        GNMax(sigma=1.0).aggregate(np.array([[4, 6], [6, 6]]))
+
+
+@mechanisms
+def test_says_what_it_is(make) -> None:
+    secure, seeded = make(), make(insecure_seed=1)
+    told = json.loads(json.dumps(secure.describe(), allow_nan=False))
+    assert told["kind"] == type(secure).__name__
+    assert secure.secure
+    assert told["secure"] is True
+    assert told["randomness"] == "operating system"
+    assert not seeded.secure
+    assert seeded.describe()["secure"] is False
+    assert "INSECURE" in seeded.describe()["randomness"]
+    assert "insecure_seed=1" in repr(seeded)
+
+
+@mechanisms
+def test_a_seed_repeats_and_no_seed_does_not(make) -> None:
+    counts = np.repeat(some_counts(make()), 50, axis=0)
+    first, second = (make(insecure_seed=2).aggregate(counts) for _ in range(2))
+    assert np.array_equal(first, second)
+    if make().label_probabilities(counts).max(axis=1).min() < 0.9:
+        assert not np.array_equal(make().aggregate(counts), make().aggregate(counts))
+
+
+@mechanisms
+def test_global_generators_are_left_alone(make) -> None:
+    counts = some_counts(make())
+    np.random.seed(0)  # noqa: NPY002 (the global generator is what this is about)
+    torch.manual_seed(0)
+    before, before_torch = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    for mechanism in (make(), make(insecure_seed=4)):
+        mechanism.aggregate(counts)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert torch.equal(before_torch, torch.get_rng_state())
+
+
+@mechanisms
+def test_copies_keep_working(make) -> None:
+    mechanism = make(insecure_seed=3)
+    counts = some_counts(mechanism)
+    for clone in (copy.deepcopy(mechanism), pickle.loads(pickle.dumps(mechanism))):
+        assert clone == mechanism
+        assert np.array_equal(clone.label_probabilities(counts), mechanism.label_probabilities(counts))
+
+
+@mechanisms
+def test_is_frozen(make) -> None:
+    with pytest.raises(AttributeError):
+        make().insecure_seed = 3
+
+
+@mechanisms
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"labels": 0},
+        {"labels": 1.5},
+        {"labels": math.nan},
+        {"delta": math.nan},
+        {"delta": 1.0},
+        {"delta": -0.1},
+        {"overlap": 0},
+    ],
+    ids=str,
+)
+def test_guarantee_checks_its_arguments(make, wrong) -> None:
+    with pytest.raises(InvalidArgument):
+        make().guarantee(**wrong)
+
+
+@mechanisms
+def test_guarantee_grows_with_labels_and_overlap(make) -> None:
+    mechanism = make()
+    one = mechanism.guarantee(delta=1e-4, overlap=1)
+    if one is None:
+        assert mechanism.self_bounding_allowance(teachers=mechanism.teachers or K) < math.inf
+        return
+    assert isinstance(one, PrivacyGuarantee)
+    assert one.epsilon < mechanism.guarantee(labels=10, delta=1e-4, overlap=1).epsilon
+    assert one.epsilon < mechanism.guarantee(delta=1e-4, overlap=3).epsilon
+
+
+@mechanisms
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", True])
+def test_seed_is_checked(make, seed) -> None:
+    with pytest.raises(InvalidArgument, match="insecure_seed"):
+        make(insecure_seed=seed)
+
+
+def test_one_block_of_system_bits_for_a_batch(monkeypatch) -> None:
+    asked = []
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or real(size))
+    MECHANISMS["darrm"]().aggregate(np.array([[5, 6]] * 1000))
+    assert asked == [8000]
+
+
+def test_numpy_users_do_not_import_torch() -> None:
+    program = (
+        "import sys, numpy as np, darrm_torch as dt\n"
+        "noise = dt.self_bounding_noise(teachers=3, allowance=1)\n"
+        "dt.DaRRM(noise).aggregate(np.array([[1, 2]]))\n"
+        "dt.GNMax(sigma=2.0, delta=1e-5).aggregate(np.array([[1, 2]]))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
