@@ -15,11 +15,11 @@ class PaperCNN(nn.Module):
         super().__init__()
         self.features = nn.Sequential(
             nn.Conv2d(1, 16, kernel_size=5, padding=2),
+            nn.MaxPool2d(2),  # before the ReLU: the same function on a quarter of the numbers
             nn.ReLU(),
-            nn.MaxPool2d(2),
             nn.Conv2d(16, 32, kernel_size=5, padding=2),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
         )
         self.head = nn.Linear(32 * 7 * 7, classes)
 

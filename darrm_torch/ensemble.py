@@ -1,0 +1,313 @@
+"""The ensemble: K teachers in, private labels out, each charged to a ledger before it is seen."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
+from .guarantees import PrivacyGuarantee, PrivacyProfile
+from .ledger import PrivacyLedger
+from .mechanisms import DaRRM, Mechanism
+from .noise import NoiseFunction, self_bounding_noise
+from .opacus import read_privacy, weights_digest
+from .store import fetch_noise
+from .totals import TotalPrivacy, total_privacy
+
+__all__ = ["PrivateMajorityEnsemble"]
+
+
+class PrivateMajorityEnsemble(nn.Module):
+    """K teachers that vote on each input; a mechanism turns the votes into a label; a ledger pays for it.
+
+    Formal guarantee: see :meth:`total_privacy` and :meth:`privacy_report`; it covers the labels that calling the
+    ensemble returns, and nothing else. Votes are sensitive and leave only through :meth:`sensitive_counts`.
+
+    The teachers are copied, unwrapped from whatever Opacus or DDP put around them, frozen and always in eval mode, also
+    inside a module that is set to train. They vote in their own precision whatever autocast says. The same input asked
+    again gets the label it got before, free of charge.
+
+    Args:
+        models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
+        mechanism: turns vote counts into labels, for example ``DaRRM(noise)``.
+        profiles: what each teacher promises, one for each; ``None``: nothing (only the mechanism's own coins protect).
+        overlap: r, how many teachers' training sets one record can be in; ``None``: all K.
+        classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8. ``None``: all.
+        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object.
+        delta: the delta of the total guarantee; ``None``: that of the ledger's budget, else of the mechanism's label
+            target, else 1e-5.
+
+    Raises:
+        InvalidArgument: no models, profiles that are not one for each, overlap > K, classes that cannot compete.
+        LedgerError: the ledger was kept for other teachers, another mechanism or other rules.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[nn.Module],
+        mechanism: Mechanism,
+        *,
+        profiles: Sequence[PrivacyProfile] | None = None,
+        overlap: int | None = None,
+        classes: Sequence[int] | None = None,
+        ledger: PrivacyLedger | None = None,
+        delta: float | None = None,
+    ) -> None:
+        super().__init__()
+        models = list(models)
+        count = check_integer("the number of models", len(models), low=1)
+        if len({id(plain_module(model)) for model in models}) < count:
+            raise InvalidArgument("models", "different objects", "the same one twice", "Train each teacher on its own.")
+        if profiles is None:
+            profiles = [PrivacyProfile.non_private()] * count
+        if len(profiles) != count:
+            raise InvalidArgument("profiles", f"one for each of the {count} models", f"{len(profiles)} of them")
+        self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
+        if classes is not None and (len(classes) < 2 or len(set(classes)) < len(classes) or min(classes) < 0):
+            raise InvalidArgument("classes", "at least two different class numbers", classes)
+        self.classes = None if classes is None else tuple(int(number) for number in classes)
+        self.mechanism = mechanism
+        self.profiles = tuple(profiles)
+        self._teachers = nn.ModuleList(copy.deepcopy(plain_module(model)) for model in models)
+        self._teachers.requires_grad_(False)
+        super().train(False)
+        self._outputs = 0
+        self.ledger = PrivacyLedger() if ledger is None else ledger
+        if delta is None:
+            promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
+            delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
+        self.delta = check_number("delta", delta, low=0, high=1)
+        self._identity = {
+            "teachers": weights_digest(self._teachers),
+            "mechanism": json.dumps(mechanism.describe(), sort_keys=True),
+            "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
+        }
+        self.ledger.bind(self._identity, cost=lambda labels: self.total_privacy(labels=labels).guarantee)
+
+    @classmethod
+    def from_opacus(
+        cls,
+        models: Iterable[nn.Module],
+        engines: Iterable[Any],
+        *,
+        delta: float,
+        allowance: float | None = None,
+        target: PrivacyGuarantee | None = None,
+        overlap: int | None = None,
+        noise: Literal["one-label", "self-bounding"] = "one-label",
+        use: Literal["profile", "point"] = "profile",
+        classes: Sequence[int] | None = None,
+        ledger: PrivacyLedger | None = None,
+    ) -> PrivateMajorityEnsemble:
+        """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
+
+        Args:
+            models: K trained teachers, in whatever wrapping Opacus left them.
+            engines: what :func:`~darrm_torch.read_privacy` reads, one for each teacher: its ``PrivacyEngine``, its
+                accountant, or a file or history of it.
+            delta: the Delta at which the accountants are asked for their epsilon.
+            allowance: m; one label is (m epsilon, m Delta)-DP, where epsilon is the largest of the teachers'.
+            target: the guarantee of one label, instead of ``allowance``.
+            overlap: r, how many teachers' training sets one record can be in; ``None``: all K.
+            noise: ``"one-label"``, the optimum for labels that are judged one by one, or ``"self-bounding"``, whose
+                costs add up over many labels (needs ``allowance``).
+            use: ``"profile"`` uses the whole privacy profile of the teachers, ``"point"`` only (epsilon, Delta), as the
+                paper does.
+            classes: see the class.
+            ledger: see the class.
+
+        Raises:
+            InvalidArgument: neither or both of ``allowance`` and ``target``, or not one engine for each model.
+            UnprovenPrivacy: an accountant whose word is no guarantee; the message says why and what to do.
+        """
+        models, engines = list(models), list(engines)
+        if len(engines) != len(models):
+            raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")
+        if (allowance is None) == (target is None):
+            raise InvalidArgument(
+                "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
+            )
+        check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
+        profiles = [
+            read_privacy(engine, module=model, delta=delta) for model, engine in zip(models, engines, strict=True)
+        ]
+        count = len(profiles)
+        point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
+        if noise == "self-bounding":
+            if allowance is None:
+                raise InvalidArgument("allowance", "given with self-bounding noise", None)
+            function: NoiseFunction = self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap)
+        else:
+            if target is None:
+                assert allowance is not None
+                target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
+            teacher = (point,) if use == "point" else PrivacyProfile.weakest(profiles).guarantees()
+            function = fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap)
+        total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
+        return cls(
+            models,
+            DaRRM(function),
+            profiles=profiles,
+            overlap=overlap,
+            classes=classes,
+            ledger=ledger,
+            delta=total_delta,
+        )
+
+    @property
+    def noise(self) -> NoiseFunction | None:
+        """The noise function, for mechanisms that have one."""
+        return getattr(self.mechanism, "noise", None)
+
+    def train(self, mode: bool = True) -> PrivateMajorityEnsemble:
+        """Teachers stay in eval mode: dropout would make a vote a random draw of its own."""
+        return self
+
+    @torch.no_grad()
+    def sensitive_votes(self, inputs: Tensor) -> Tensor:
+        """Each teacher's vote ``(K, B)`` int64, and nothing about privacy: no guarantee covers what this returns.
+
+        A tie between logits goes to the lower class.
+
+        Raises:
+            InvalidArgument: outputs that are not ``(B, outputs)``, differ between teachers, are NaN, or lack a class.
+        """
+        votes = []
+        for number, teacher in enumerate(self._teachers):
+            reference = next(teacher.parameters(), None)
+            moved = inputs if reference is None else inputs.to(reference.device)
+            if reference is not None and moved.is_floating_point():
+                moved = moved.to(reference.dtype)
+            with torch.autocast(moved.device.type, enabled=False):
+                votes.append(self._vote(number, teacher(moved), len(inputs)).to(inputs.device))
+        return torch.stack(votes)
+
+    def sensitive_counts(self, inputs: Tensor) -> Tensor:
+        """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, with its errors."""
+        votes = self.sensitive_votes(inputs)
+        return nn.functional.one_hot(votes, self._outputs).sum(dim=0)
+
+    def _vote(self, number: int, logits: Tensor, batch: int) -> Tensor:
+        name = f"outputs of teacher {number}"
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch or not logits.shape[1]:
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise InvalidArgument(name, f"logits of shape ({batch}, outputs)", shape)
+        if logits.isnan().any():
+            raise InvalidArgument(name, "numbers", "NaN", "Check the inputs and how the teacher was trained.")
+        if logits.shape[1] == 1:
+            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+        if self.classes is not None:
+            if max(self.classes) >= logits.shape[1]:
+                raise InvalidArgument("classes", f"below the {logits.shape[1]} outputs of the teachers", self.classes)
+            logits = logits[:, list(self.classes)]
+        if number == 0:
+            self._outputs = logits.shape[1]
+        elif logits.shape[1] != self._outputs:
+            raise InvalidArgument(name, f"logits of {self._outputs} classes, as of teacher 0", logits.shape[1])
+        return logits.argmax(dim=1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
+
+        Raises:
+            BudgetExceeded: the batch would cost more than the ledger's budget; nothing was asked or given out.
+        """
+        keys = [_input_digest(row) for row in inputs.detach().cpu()]
+
+        def draw(rows: Sequence[int]) -> list[int]:
+            labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(inputs[list(rows)])).tolist()
+            return labels
+
+        return torch.tensor(self.ledger.answer(keys, draw), dtype=torch.int64, device=inputs.device)
+
+    def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
+        """What ``labels`` labels cost together, at ``delta`` (default: the ensemble's)."""
+        return total_privacy(
+            teachers=self.profiles,
+            overlap=self.overlap,
+            mechanism=self.mechanism,
+            labels=labels,
+            delta=self.delta if delta is None else delta,
+        )
+
+    def privacy_report(self, *, as_dict: bool = False) -> Any:
+        """What was given out, what one label and all labels cost, by which argument, under which assumptions.
+
+        Returns:
+            Text for whoever answers for the data; with ``as_dict`` the same as a dictionary ready for JSON.
+        """
+        given = self.ledger.count
+        label = self.total_privacy(labels=1)
+        total = self.total_privacy(labels=given) if given else None
+        mechanism = self.mechanism.describe()
+        readings = [asdict(profile.reading) for profile in self.profiles if profile.reading is not None]
+        if as_dict:
+            return {
+                "labels": given,
+                "teachers": len(self.profiles),
+                "overlap": self.overlap,
+                "mechanism": mechanism,
+                "label": label.to_dict(),
+                "total": None if total is None else total.to_dict(),
+                "readings": readings,
+                "assumptions": list(label.assumptions),
+            }
+        return "\n".join(
+            [
+                f"Released: {given} labels, by {mechanism['kind']} from {len(self.profiles)} teachers.",
+                f"Randomness: {mechanism['randomness']}." + "".join(f" {note}." for note in mechanism["notes"]),
+                f"One label: {label}",
+                *([] if total is None else [f"All of them: {total}"]),
+            ]
+        )
+
+    def get_extra_state(self) -> dict[str, str]:
+        """Which teachers and mechanism a ``state_dict`` belongs to."""
+        return dict(self._identity)
+
+    def set_extra_state(self, state: dict[str, str]) -> None:
+        """Refuse weights that the profiles, the noise and the ledger of this ensemble were not made for."""
+        different = [name for name, value in self._identity.items() if state.get(name) != value]
+        if different:
+            raise UnprovenPrivacy(
+                f"this state_dict belongs to another ensemble (other {', '.join(different)}); its labels would not have "
+                "the guarantee of this one. Build an ensemble from those teachers and their own accountants instead."
+            )
+
+
+def _stated_epsilon(profile: PrivacyProfile) -> float:
+    """The epsilon that a teacher's accountant states, or ours where it is the weaker."""
+    reading = profile.reading
+    return float(max(dict(reading.accountant_epsilons).get(reading.accountant, 0.0), reading.epsilon))
+
+
+def plain_module(model: nn.Module) -> nn.Module:
+    """The user's own network inside what Opacus, DDP, torch.compile or Fabric put around it; nothing is changed."""
+    wrappers = {
+        "opacus": "_module",
+        "torch.nn.parallel": "module",
+        "torch._dynamo": "_orig_mod",
+        "lightning.fabric": "_forward_module",
+    }
+    while True:
+        home = type(model).__module__
+        inner = next((attribute for prefix, attribute in wrappers.items() if home.startswith(prefix)), None)
+        if inner is None or not hasattr(model, inner):
+            break
+        model = getattr(model, inner)
+    if not isinstance(model, nn.Module):
+        raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
+    return model
+
+
+def _input_digest(row: Tensor) -> bytes:
+    digest = hashlib.blake2b(f"{row.dtype}:{tuple(row.shape)}:".encode(), digest_size=16)
+    digest.update(row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()

@@ -1,0 +1,347 @@
+"""The steps of the end-to-end recipe; each leaves its result in the run folder, so a stopped run goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+from tqdm.auto import tqdm
+
+import darrm_torch as dt
+from darrm_torch.errors import InvalidArgument, check_integer, check_number
+from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
+from darrm_torch.teachers import TrainingSettings, assign_shards, contiguous_shards, load_teacher, train_teachers
+
+from .data import BinaryTask
+from .models import PaperCNN
+
+DRAWS = 10  # random draws of Q queries over which label accuracy is averaged, as in the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that decides what a run folder holds; a folder serves one of these."""
+
+    source: str
+    classes: str
+    teachers: int
+    overlap: int
+    assumed_overlap: int
+    contiguous: bool
+    training: TrainingSettings
+    delta: float
+    allowance: float
+    epsilon: float | None
+    queries: int
+    total_delta: float
+    seed: int | None
+    limit: int | None
+
+    def __post_init__(self) -> None:
+        check_integer("teachers", self.teachers, low=1)
+        check_integer("overlap", self.overlap, low=1, high=self.teachers, cure="A record is in at most all shards.")
+        check_integer("assumed-overlap", self.assumed_overlap, low=self.overlap, high=self.teachers)
+        if self.contiguous and (self.overlap > 1 or self.assumed_overlap < self.teachers):
+            raise InvalidArgument(
+                "contiguous",
+                "used with overlap 1 and assumed-overlap K",
+                f"overlap {self.overlap}, assumed-overlap {self.assumed_overlap}",
+                "Removing one record moves the cuts between slices, so all K teachers may change.",
+            )
+        if self.training.noise_multiplier is None:
+            raise InvalidArgument("noise-multiplier", "a number", None)
+        check_number("delta", self.delta, low=0, high=1, low_open=True, high_open=True)
+        check_number("allowance", self.allowance, low=0, low_open=True, high_open=True)
+        if self.epsilon is not None:
+            check_number(
+                "epsilon", self.epsilon, low=0, low_open=True, high_open=True, cure="A label that tells nothing costs 0."
+            )
+        check_integer("queries", self.queries, low=1)
+        check_number("total-delta", self.total_delta, low=0, high=1, low_open=True, high_open=True)
+
+
+def claim_folder(folder: Path, settings: Settings) -> None:
+    """Make ``folder`` this run's, or refuse it when it holds a run with other settings or cannot be written."""
+    record = folder / "settings.json"
+    wanted = json.loads(json.dumps(asdict(settings)))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not record.exists():
+            if any(folder.iterdir()):
+                raise InvalidArgument("run", "a new or empty folder, or one of an earlier run", str(folder))
+            write_whole(record, json.dumps(wanted, indent=1))
+        found = json.loads(record.read_text())
+        (folder / "ledgers").mkdir(exist_ok=True)
+        (folder / "students").mkdir(exist_ok=True)
+    except (OSError, json.JSONDecodeError) as error:
+        raise InvalidArgument("run", "a folder that can be read and written", str(folder), str(error)) from None
+    different = sorted(name for name in wanted if found.get(name) != wanted[name])
+    if different:
+        listing = ", ".join(f"{name}: {found.get(name)} there, {wanted[name]} now" for name in different)
+        raise InvalidArgument(
+            "run", "a folder of the same settings", str(folder), f"Give another --run, or the settings of the old: {listing}"
+        )
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, file)
+
+
+def train_both(
+    folder: Path, settings: Settings, task: BinaryTask, *, workers: int | None, device: str
+) -> tuple[list[Path], list[Path]]:
+    """Private teachers, and plain ones on the same shards for the baselines that protect only the votes."""
+    count = len(task.private_labels)
+    if settings.contiguous:
+        shards = contiguous_shards(count, teachers=settings.teachers)
+    else:
+        key_file = folder / "shard-key"
+        if not key_file.exists():
+            write_whole(key_file, secrets.token_hex(32))
+        shards = assign_shards(
+            task.private_ids(),
+            teachers=settings.teachers,
+            overlap=settings.overlap,
+            key=bytes.fromhex(key_file.read_text()),
+        )
+    manifest = {
+        "assignment": "equal slices by position" if settings.contiguous else "keyed hash of each record",
+        "overlap": settings.teachers if settings.contiguous else settings.overlap,
+        "records": [shard.tolist() for shard in shards],
+    }
+    write_whole(folder / "shards.json", json.dumps(manifest))
+    private, plain = (
+        train_teachers(
+            folder / "teachers",
+            build_model=PaperCNN,
+            inputs=task.private_images,
+            labels=task.private_labels,
+            shards=shards,
+            shard_size=count * settings.overlap // settings.teachers,
+            settings=training,
+            name=name,
+            workers=workers,
+            device=device,
+            insecure_seed=settings.seed,
+        )
+        for name, training in (
+            ("teacher", settings.training),
+            ("plain-teacher", TrainingSettings(**{**asdict(settings.training), "noise_multiplier": None})),
+        )
+    )
+    return private, plain
+
+
+def load_models(files: list[Path]) -> list[nn.Module]:
+    """The trained networks."""
+    models = []
+    for file in files:
+        model = PaperCNN()
+        load_teacher(file, model)
+        models.append(model)
+    return models
+
+
+def build_ensembles(
+    folder: Path, settings: Settings, private: list[Path], plain: list[Path]
+) -> dict[str, dt.PrivateMajorityEnsemble]:
+    """Every strategy at the same guarantee of one label, each with its own ledger."""
+    models, bare = load_models(private), load_models(plain)
+    overlap = settings.assumed_overlap
+    target = None
+    if settings.epsilon is not None:
+        target = dt.PrivacyGuarantee(epsilon=settings.epsilon, delta=min(1.0, settings.allowance * settings.delta))
+
+    def ledger(name: str) -> dt.PrivacyLedger:
+        return dt.PrivacyLedger(folder / "ledgers" / f"{name}.sqlite")
+
+    def private_ensemble(name: str, mechanism: Any) -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble(
+            models, mechanism, profiles=profiles, overlap=overlap, ledger=ledger(name), delta=settings.total_delta
+        )
+
+    def from_opacus(name: str, **how: Any) -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble.from_opacus(
+            models, private, delta=settings.delta, overlap=overlap, ledger=ledger(name), **how
+        )
+
+    def plain_ensemble(name: str, method: str) -> dt.PrivateMajorityEnsemble:
+        mechanism = dt.GNMax.calibrated(target, method=method, overlap=data_overlap, teachers=settings.teachers)
+        return dt.PrivateMajorityEnsemble(
+            bare, mechanism, overlap=data_overlap, ledger=ledger(name), delta=settings.total_delta
+        )
+
+    budget = {"allowance": settings.allowance} if target is None else {"target": target}
+    optimal = from_opacus("darrm-optimal", use="point", **budget)
+    profiles, certificate = optimal.profiles, optimal.noise.certificate
+    target, data_overlap = optimal.noise.target, settings.teachers if settings.contiguous else settings.overlap
+    allowance = target.epsilon / max(point.epsilon for point in certificate.teacher)
+    subsampled = dt.subsampling_noise(teachers=settings.teachers, allowance=int(min(allowance, settings.teachers)))
+    checked = dt.certify(
+        subsampled.gamma, teachers=settings.teachers, teacher=certificate.teacher, target=target, overlap=overlap
+    )
+    return {
+        "gnmax-rdp": plain_ensemble("gnmax-rdp", "rdp"),
+        "gnmax-exact": plain_ensemble("gnmax-exact", "analytic"),
+        "darrm-subsampling": private_ensemble(
+            "darrm-subsampling", dt.DaRRM(dt.NoiseFunction(gamma=subsampled.gamma, certificate=checked))
+        ),
+        "darrm-self-bounding": private_ensemble(
+            "darrm-self-bounding",
+            dt.DaRRM(dt.self_bounding_noise(teachers=settings.teachers, allowance=allowance, overlap=overlap)),
+        ),
+        "darrm-optimal": optimal,
+        "darrm-profile": from_opacus("darrm-profile", target=target),
+        "noise-free": private_ensemble("noise-free", dt.NoiseFreeMajority()),
+    }
+
+
+def label_accuracy(
+    mechanism: Any, counts: Tensor, truth: Tensor, *, queries: int
+) -> tuple[float, float]:
+    """Mean and standard deviation, over ``DRAWS`` draws of the queries, of the share of labels that are right.
+
+    An evaluation by someone who may see the votes: these labels are thrown away, not released, not charged.
+    """
+    order = np.random.default_rng(0)
+    shares = []
+    for _ in range(DRAWS):
+        rows = torch.from_numpy(order.choice(len(truth), size=min(queries, len(truth)), replace=False))
+        labels = mechanism.aggregate(counts[rows])
+        shares.append(float((labels == truth[rows]).float().mean()))
+    return float(np.mean(shares)), float(np.std(shares, ddof=1))
+
+
+def train_student(
+    folder: Path, name: str, ensemble: dt.PrivateMajorityEnsemble, settings: Settings, task: BinaryTask
+) -> dict[str, float]:
+    """Label the public queries (once: the ledger keeps them), train a student on them, test it on held-out data."""
+    done = folder / "students" / f"{name}.json"
+    data = PrivateLabelDataModule(
+        ensemble,
+        task.public_images,
+        queries=settings.queries,
+        test=TensorDataset(task.heldout_images, task.heldout_labels),
+        batch_size=32,
+    )
+    labels = data.label()
+    if done.exists():
+        return json.loads(done.read_text())
+    torch.manual_seed(0)
+    student = StudentModule(PaperCNN())
+    trainer = L.Trainer(
+        max_epochs=20, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(student, datamodule=data)
+    (scores,) = trainer.test(student, datamodule=data, verbose=False)
+    result = {
+        "student_accuracy": scores["test_accuracy"],
+        "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
+    }
+    write_whole(done, json.dumps(result))
+    return result
+
+
+TITLES = {
+    "gnmax-rdp": "GNMax, paper's sigma",
+    "gnmax-exact": "GNMax, exact sigma",
+    "darrm-subsampling": "DaRRM, subsampling",
+    "darrm-self-bounding": "DaRRM, self-bounding",
+    "darrm-optimal": "DaRRM, optimal",
+    "darrm-profile": "DaRRM, whole profile",
+    "noise-free": "noise-free majority",
+}
+
+
+def label_and_teach(
+    folder: Path, settings: Settings, task: BinaryTask, private: list[Path], plain: list[Path]
+) -> dict[str, Any]:
+    """Labels, their accuracy and cost, and a student, for every strategy."""
+    ensembles = build_ensembles(folder, settings, private, plain)
+    counts = {
+        "private": ensembles["darrm-optimal"].sensitive_counts(task.public_images),
+        "plain": ensembles["gnmax-rdp"].sensitive_counts(task.public_images),
+    }
+    rows = []
+    for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
+        votes = counts["plain" if name.startswith("gnmax") else "private"]
+        mean, deviation = label_accuracy(ensemble.mechanism, votes, task.public_labels, queries=settings.queries)
+        scores = train_student(folder, name, ensemble, settings, task)
+        label_delta = ensembles["darrm-optimal"].noise.target.delta
+        label = ensemble.total_privacy(labels=1, delta=label_delta)
+        total = ensemble.total_privacy(labels=settings.queries)
+        rows.append(
+            {
+                "method": name,
+                "title": TITLES[name],
+                "label": label.to_dict(),
+                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.words}"},
+                "label_accuracy": mean,
+                "label_accuracy_std": deviation,
+                **scores,
+                "gamma": None if ensemble.noise is None else ensemble.noise.gamma.tolist(),
+                "mechanism": ensemble.mechanism.describe(),
+            }
+        )
+    return {
+        "settings": json.loads(json.dumps(asdict(settings))),
+        "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
+        "teachers": describe_teachers(ensembles, settings, task),
+        "methods": rows,
+        "notes": remarks(ensembles, settings),
+    }
+
+
+def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:
+    """What a reader of the table should know, with the numbers of this run."""
+    optimal, free = ensembles["darrm-optimal"], ensembles["noise-free"]
+    redrawn = dt.as_if_redrawn(optimal.noise.target, settings.queries, slack=settings.delta)
+    touched = settings.teachers if settings.contiguous else settings.overlap
+    outright = dt.total_privacy(
+        teachers=free.profiles,
+        overlap=touched,
+        mechanism=free.mechanism,
+        labels=settings.queries,
+        delta=settings.total_delta,
+    )
+    return [
+        f"DaRRM rows and the noise-free one assume that a record touches r = {settings.assumed_overlap} of the "
+        f"{settings.teachers} teachers. GNMax protects only the votes of teachers without privacy and takes the true "
+        f"r = {touched} of these shards.",
+        f"As if the teachers were re-drawn for every label, as the paper composes, {settings.queries} optimal labels would "
+        f"cost ({redrawn.epsilon:.3f}, {redrawn.delta:.2g}): no guarantee here, since all labels come from the same ones.",
+        f"For these shards themselves (r = {touched}) all labels of a noise-free majority cost "
+        f"({outright.epsilon:.4f}, {outright.delta:.3g}), however many are asked. Add noise only where one label must "
+        "cost less than that.",
+    ]
+
+
+def describe_teachers(
+    ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, task: BinaryTask
+) -> dict[str, Any]:
+    """What the teachers promise and how well each does by itself (an evaluation that sees the votes)."""
+    readings = [profile.reading for profile in ensembles["darrm-optimal"].profiles]
+    accuracy = {
+        kind: (ensembles[name].sensitive_votes(task.public_images) == task.public_labels).float().mean(dim=1).tolist()
+        for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-rdp"))
+    }
+    return {
+        "history": readings[0].history,
+        "epsilon": max(reading.epsilon for reading in readings),
+        "accountant_epsilon": max(dict(reading.accountant_epsilons)[reading.accountant] for reading in readings),
+        "private_accuracy": accuracy["private"],
+        "plain_accuracy": accuracy["plain"],
+    }

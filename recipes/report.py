@@ -1,0 +1,109 @@
+"""What the end-to-end recipe shows: a table for 80 columns, results.json and a figure."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from .experiment import DRAWS, write_whole
+
+WIDTH = 80
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text, at most 80 columns wide."""
+    settings, teachers = results["settings"], results["teachers"]
+    asked = f"{settings['queries']} labels"
+    lines = [
+        "",
+        f"Teachers  {settings['teachers']} of them; (epsilon, Delta) of each as its accountant says: "
+        f"({teachers['accountant_epsilon']:.4f}, {settings['delta']:g}),",
+        f"          and by its privacy loss distribution: ({teachers['epsilon']:.4f}, {settings['delta']:g}).",
+        f"          Accuracy: private {spread(teachers['private_accuracy'])}, plain {spread(teachers['plain_accuracy'])}.",
+        "",
+        f"{'method':<23}{'one label':>14}{'label':>16}{asked:>15}{'student':>11}",
+        f"{'':<23}{'epsilon':>14}{'accuracy':>16}{'epsilon':>15}{'accuracy':>11}",
+        "-" * (WIDTH - 1),
+    ]
+    rules: list[str] = []
+    for row in results["methods"]:
+        if row["total"]["rule"] not in rules:
+            rules.append(row["total"]["rule"])
+        mark = "abcdefgh"[rules.index(row["total"]["rule"])]
+        accuracy = f"{row['label_accuracy']:.3f} ({row['label_accuracy_std']:.3f})"
+        lines.append(
+            f"{row['title']:<23}{row['label']['epsilon']:>14.4f}{accuracy:>16}"
+            f"{row['total']['epsilon']:>12.4f} {mark:<2}{row['student_accuracy']:>11.3f}"
+        )
+    lines.append("-" * (WIDTH - 1))
+    label, total = results["methods"][0]["label"], results["methods"][0]["total"]
+    notes = [
+        f"Epsilons in nats, add/remove one record; one label at delta = {label['delta']:.3g}, all at {total['delta']:.3g}. "
+        f"Label accuracy: mean and standard deviation over {DRAWS} draws of {settings['queries']} queries, an "
+        "evaluation that sees the votes and is not released.",
+        *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
+        *results["notes"],
+    ]
+    for note in notes:
+        lines += textwrap.wrap(note, WIDTH - 1, subsequent_indent="    " if note.startswith("[") else "")
+    return "\n".join(lines)
+
+
+def spread(values: list[float]) -> str:
+    """Smallest, median and largest."""
+    ordered = sorted(values)
+    return f"{ordered[0]:.2f} / {ordered[len(ordered) // 2]:.2f} / {ordered[-1]:.2f}"
+
+
+def write(folder: Path, results: dict[str, Any]) -> None:
+    """Leave results.json and figure.png in ``folder``."""
+    write_whole(folder / "results.json", json.dumps(results, indent=1))
+    figure(folder / "figure.png", results)
+
+
+def figure(file: Path, results: dict[str, Any]) -> None:
+    """Noise functions on the left, accuracies on the right."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    # Okabe and Ito's colours, told apart by colour-blind readers; markers tell them apart in print.
+    colours = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442"]
+    markers = "osD^vPX*"
+    methods = results["methods"]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    for index, row in enumerate(methods):
+        if row["gamma"] is not None:
+            left.plot(row["gamma"], color=colours[index], marker=markers[index], label=row["title"])
+    left.set(
+        xlabel="votes for class 1", ylabel="Pr[the majority is told, no coin]", ylim=(-0.03, 1.05), title="Noise functions"
+    )
+    left.legend(fontsize=8, loc="lower right", framealpha=0.9)
+    heights = range(len(methods))
+    right.barh(
+        [height + 0.19 for height in heights],
+        [row["label_accuracy"] for row in methods],
+        xerr=[row["label_accuracy_std"] for row in methods],
+        height=0.36,
+        color=colours[0],
+        label="labels",
+        capsize=2,
+    )
+    right.barh(
+        [height - 0.19 for height in heights],
+        [row["student_accuracy"] for row in methods],
+        height=0.36,
+        color=colours[1],
+        label="student",
+    )
+    right.set_yticks(list(heights), [row["title"] for row in methods])
+    right.invert_yaxis()
+    right.set(xlim=(0.4, 1.0), xlabel="accuracy", title="At the same guarantee of one label")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, -0.28), ncol=2, frameon=False)
+    partial = file.with_suffix(".partial.png")
+    figure.savefig(partial, dpi=130)
+    plt.close(figure)
+    partial.replace(file)

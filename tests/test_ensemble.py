@@ -1,0 +1,298 @@
+"""The ensemble: right votes from any teacher, labels charged once, and nothing that belongs to others."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import darrm_torch as dt
+
+
+POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+
+
+class Says(nn.Module):
+    """Votes for class 1 where the first feature exceeds ``threshold``."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.tensor(threshold))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        score = inputs[:, 0] - self.threshold
+        return torch.stack([-score, score], dim=1)
+
+
+class Returns(nn.Module):
+    def __init__(self, *logits: float) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.logits.expand(len(inputs), -1)
+
+
+def free(models: list[nn.Module], **how: Any) -> dt.PrivateMajorityEnsemble:
+    profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * len(models)
+    return dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), profiles=profiles, **how)
+
+
+def test_votes_and_majority() -> None:
+    ensemble = free([Says(0.1), Says(0.5), Says(0.9)])
+    inputs = torch.tensor([[0.0], [0.3], [0.7], [1.0]])
+    assert ensemble.sensitive_counts(inputs).tolist() == [[3, 0], [2, 1], [1, 2], [0, 3]]
+    labels = ensemble(inputs)
+    assert labels.tolist() == [0, 0, 1, 1]
+    assert labels.dtype == torch.int64
+    assert ensemble(inputs[:0]).shape == (0,)
+
+
+def test_the_same_question_is_charged_once_and_keeps_its_answer() -> None:
+    noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
+    profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3
+    ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5), Says(0.9)], dt.DaRRM(noise), profiles=profiles)
+    inputs = torch.rand(40, 1)
+    labels = ensemble(inputs)
+    assert ensemble.ledger.count == 40
+    for _ in range(5):
+        assert torch.equal(ensemble(inputs.flip(0)).flip(0), labels)
+    assert ensemble.ledger.count == 40
+    total = ensemble.privacy_report(as_dict=True)["total"]
+    assert total["epsilon"] == pytest.approx(3 * 0.1, rel=1e-3)  # the three teachers outright, not 40 labels
+    assert total["labels"] == 40
+
+
+def test_budget_refuses_the_whole_batch() -> None:
+    noise = dt.self_bounding_noise(teachers=51, allowance=1.0)
+    pure = dt.PrivacyGuarantee(epsilon=0.1)
+    ledger = dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=1.05))
+    models = [Says(i / 51) for i in range(51)]
+    ensemble = dt.PrivateMajorityEnsemble(
+        models, dt.DaRRM(noise), profiles=[dt.PrivacyProfile.from_guarantee(pure)] * 51, ledger=ledger
+    )
+    ensemble(torch.rand(8, 1))
+    with pytest.raises(dt.BudgetExceeded, match="2 labels are left"):
+        ensemble(torch.rand(3, 1))
+    assert ledger.count == 8
+    ensemble(torch.rand(2, 1))
+    assert ledger.count == 10
+
+
+def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.sqlite"
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    inputs = torch.rand(5, 1)
+    labels = free(models, ledger=dt.PrivacyLedger(file))(inputs)
+    again = free(models, ledger=dt.PrivacyLedger(file))
+    assert torch.equal(again(inputs), labels)
+    assert again.ledger.count == 5
+    with pytest.raises(dt.LedgerError, match="teachers"):
+        free([Says(0.1), Says(0.5), Says(0.8)], ledger=dt.PrivacyLedger(file))
+    with pytest.raises(dt.LedgerError, match="rules"):
+        free(models, ledger=dt.PrivacyLedger(file), overlap=1)
+    with pytest.raises(dt.LedgerError, match="mechanism"):
+        noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
+        dt.PrivateMajorityEnsemble(
+            models, dt.DaRRM(noise), profiles=[dt.PrivacyProfile.from_guarantee(POINT)] * 3, ledger=dt.PrivacyLedger(file),
+            delta=1e-5,
+        )  # fmt: skip
+
+
+def test_every_form_of_output() -> None:
+    sigmoid = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
+    nn.init.ones_(sigmoid[1].weight)
+    two = copy.deepcopy(sigmoid)
+    assert free([sigmoid, two]).sensitive_counts(torch.tensor([[-1.0], [1.0]])).tolist() == [[2, 0], [0, 2]]
+    ten = [Returns(*torch.eye(10)[c].tolist()) for c in (8, 8, 5, 3)]
+    assert free(ten).sensitive_counts(torch.rand(1, 1))[0].tolist() == [0, 0, 0, 1, 0, 1, 0, 0, 2, 0]
+    # Among 5 and 8 only, the teacher that says 3 has equal logits: the first of the two.
+    assert free(ten, classes=(5, 8)).sensitive_counts(torch.rand(1, 1)).tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("models", "how", "message"),
+    [
+        ([], {}, "number of models"),
+        ([Says(0.1)] * 2, {}, "the same one twice"),
+        ([Says(0.1)], {"overlap": 2}, "overlap"),
+        ([Says(0.1)], {"classes": (1,)}, "classes"),
+        ([Says(0.1)], {"classes": (1, 1)}, "classes"),
+        ([Says(0.1)], {"delta": 1.5}, "delta"),
+        ([object()], {}, "PyTorch modules"),
+    ],
+)
+def test_wrong_construction(models: list[Any], how: dict[str, Any], message: str) -> None:
+    with pytest.raises(dt.InvalidArgument, match=message):
+        free(models, **how)
+
+
+@pytest.mark.parametrize(
+    ("models", "how", "message"),
+    [
+        ([Returns(float("nan"), 1.0)], {}, "NaN"),
+        ([Returns(float("nan"))], {}, "NaN"),
+        ([Returns(0.0, 1.0), Returns(0.0, 1.0, 2.0)], {}, "of 2 classes"),
+        ([Returns(0.0, 1.0)], {"classes": (5, 8)}, "below the 2 outputs"),
+        ([nn.Flatten(start_dim=0)], {}, "logits of shape"),
+    ],
+)
+def test_wrong_teachers_cost_nothing(models: list[nn.Module], how: dict[str, Any], message: str) -> None:
+    ensemble = free(models, **how)
+    with pytest.raises(dt.InvalidArgument, match=message):
+        ensemble(torch.rand(2, 1))
+    assert ensemble.ledger.count == 0
+
+
+def test_teachers_stay_in_eval_mode_and_the_originals_untouched() -> None:
+    dropped = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    norm = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))
+    ensemble = free([dropped, norm])
+    assert dropped.training
+    assert all(p.requires_grad for p in dropped.parameters())
+    parent = nn.ModuleList([ensemble]).train()
+    inputs = torch.rand(200, 1)
+    buffers = {name: value.clone() for name, value in ensemble.state_dict().items() if "running" in name}
+    votes = parent[0].sensitive_votes(inputs)
+    assert torch.equal(votes, parent[0].sensitive_votes(inputs))
+    assert all(torch.equal(ensemble.state_dict()[name], value) for name, value in buffers.items())
+    assert not any(p.requires_grad for p in ensemble.parameters())
+    with torch.no_grad():
+        dropped[0].weight.zero_()  # further training of the original does not reach the copy
+    assert torch.equal(votes, ensemble.sensitive_votes(inputs))
+
+
+def test_votes_ignore_autocast_and_survive_half() -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 2)) for _ in range(5)]
+    ensemble = free(models)
+    inputs = torch.rand(300, 20)
+    votes = ensemble.sensitive_votes(inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ensemble.sensitive_votes(inputs), votes)
+    thresholds = dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=2.0))
+    noisy = dt.PrivateMajorityEnsemble(models, thresholds, profiles=[dt.PrivacyProfile.from_guarantee(POINT)] * 5)
+    counts = torch.tensor([[0, 5], [2, 3]])
+    before = noisy.mechanism.label_probabilities(counts)
+    noisy.half()
+    assert torch.equal(noisy.mechanism.label_probabilities(counts), before)
+    assert noisy(inputs).shape == (300,)
+
+
+def test_state_dict_carries_its_identity() -> None:
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    one, same = free(models), free(models)
+    same.load_state_dict(one.state_dict())
+    other = free([Says(0.1), Says(0.5), Says(0.8)])
+    with pytest.raises(dt.UnprovenPrivacy, match="another ensemble"):
+        one.load_state_dict(other.state_dict())
+
+
+def train_with_opacus(seed: int, model: nn.Module | None = None) -> tuple[nn.Module, nn.Module, PrivacyEngine]:
+    torch.manual_seed(seed)
+    inputs = torch.rand(256, 4)
+    data = TensorDataset(inputs, (inputs[:, 0] > 0.5).long())
+    model = model or nn.Linear(4, 2)
+    engine = PrivacyEngine()
+    wrapped, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        data_loader=DataLoader(data, batch_size=32),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+    )
+    for features, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(wrapped(features), targets).backward()
+        optimizer.step()
+    return model, wrapped, engine
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[tuple[nn.Module, nn.Module, PrivacyEngine]]:
+    return [train_with_opacus(seed) for seed in range(3)]
+
+
+def test_from_opacus_reads_fetches_and_labels(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    bare, wrapped, engines = zip(*trained, strict=True)
+    inputs = torch.rand(10, 4)
+    votes = []
+    for models in (bare, wrapped):
+        ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, use="point")
+        votes.append(ensemble.sensitive_votes(inputs))
+        stated = max(engine.get_epsilon(1e-3) for engine in engines)
+        assert ensemble.noise is not None
+        assert ensemble.noise.target.epsilon == pytest.approx(stated, abs=1e-9)
+        assert ensemble.noise.certificate.margin >= 0
+        assert ensemble(inputs).shape == (10,)
+        assert ensemble.total_privacy(labels=1).epsilon <= stated
+    assert torch.equal(votes[0], votes[1])
+
+
+def test_the_whole_profile_needs_less_noise_than_one_point(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    point, profile = (
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, use=use)
+        for use in ("point", "profile")
+    )
+    assert profile.noise.target == point.noise.target
+    prior = dt.IndependentVotes(mean=0.75)
+    assert profile.noise.expected_error(prior)[0] < point.noise.expected_error(prior)[0] - 0.01
+
+
+def test_from_opacus_self_bounding_adds_up(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(
+        models, engines, delta=1e-3, allowance=1.0, noise="self-bounding"
+    )
+    routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=2e-3).routes}
+    stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
+    assert routes["self-bounding noise"].epsilon == pytest.approx(2 * stated, rel=1e-6)
+    assert not routes["certified label"].applies
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({}, "allowance"),
+        ({"allowance": 1.0, "target": POINT}, "both"),
+        ({"allowance": 1.0, "delta": 0.0}, "delta"),
+        ({"target": POINT, "noise": "self-bounding"}, "allowance"),
+    ],
+)
+def test_from_opacus_wrong_arguments(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]], how: dict[str, Any], message: str
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    with pytest.raises(dt.InvalidArgument, match=message):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, **{"delta": 1e-3, **how})
+    with pytest.raises(dt.InvalidArgument, match="one for each of the 3 models"):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines[:2], delta=1e-3, allowance=1.0)
+
+
+def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0)
+    assert ensemble.privacy_report(as_dict=True)["total"] is None
+    ensemble(torch.rand(4, 4))
+    text = ensemble.privacy_report()
+    for part in ("4 labels", "operating system", "One label", "All of them", "independent"):
+        assert part in text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda() -> None:
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    ensemble = free(models).to("cuda")
+    inputs = torch.rand(20, 1)
+    labels = ensemble(inputs.cuda())
+    assert labels.device.type == "cuda"
+    assert torch.equal(labels.cpu(), free(models)(inputs))

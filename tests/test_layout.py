@@ -1,0 +1,55 @@
+"""The house: who may import whom, and what stays quick to import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import darrm_torch
+
+PACKAGE = Path(darrm_torch.__file__).parent
+# Each module may import only from those before it.
+ORDER = [
+    "errors", "guarantees", "composition", "regions", "priors", "worst_case", "certificate", "noise", "program", "store",
+    "mechanisms", "totals", "ledger", "opacus", "teachers", "ensemble", "lightning",
+]  # fmt: skip
+LIGHT = ORDER[: ORDER.index("opacus")]
+
+
+def modules_of(name: str) -> list[Path]:
+    folder = PACKAGE / name
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{name}.py"]
+
+
+def test_order_names_every_module() -> None:
+    found = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert found - {"__init__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_imports_only_from_above(name: str) -> None:
+    above = set(ORDER[: ORDER.index(name)])
+    for path in modules_of(name):
+        depth = len(path.relative_to(PACKAGE).parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == depth:
+                targets = {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+                assert targets <= above, f"{path.name} imports {targets - above}"
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_solver_side_never_imports_torch(name: str) -> None:
+    code = f"import sys, darrm_torch.{name}; print(*({{'torch', 'opacus', 'lightning'}} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_every_public_name_is_there() -> None:
+    for name in darrm_torch.__all__:
+        assert getattr(darrm_torch, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        darrm_torch.nothing  # noqa: B018

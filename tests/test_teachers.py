@@ -1,0 +1,224 @@
+"""Shards that depend on nothing but the record, and teachers whose training does not depend on their number."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from darrm_torch import InvalidArgument, TrainingSettings, assign_shards, contiguous_shards, load_teacher, train_teachers
+from darrm_torch.teachers import train_teacher
+
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+
+
+def zeros() -> nn.Module:
+    model = build()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)
+
+
+records = st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=30, unique=True)
+
+
+@given(records=records, teachers=st.integers(1, 6), data=st.data(), key=st.binary(min_size=1, max_size=8))
+@settings(deadline=None, derandomize=True)
+def test_removing_a_record_touches_its_shards_only(
+    records: list[bytes], teachers: int, data: st.DataObject, key: bytes
+) -> None:
+    overlap = data.draw(st.integers(1, teachers))
+    gone = data.draw(st.integers(0, len(records) - 1))
+    before = assign_shards(records, teachers=teachers, overlap=overlap, key=key)
+    rest = records[:gone] + records[gone + 1 :]
+    after = assign_shards(rest, teachers=teachers, overlap=overlap, key=key)
+    members = [{records[i] for i in shard} for shard in before]
+    assert all(sum(record in shard for shard in members) == overlap for record in records)
+    changed = [m != {rest[i] for i in shard} for m, shard in zip(members, after, strict=True)]
+    assert sum(changed) == overlap
+    assert changed == [records[gone] in shard for shard in members]
+
+
+def test_contiguous_slices_lack_that_property() -> None:
+    records = [bytes([i]) for i in range(30)]
+    before = [{records[i] for i in shard} for shard in contiguous_shards(30, teachers=5)]
+    after = [{records[1:][i] for i in shard} for shard in contiguous_shards(29, teachers=5)]
+    assert sum(a != b for a, b in zip(before, after, strict=True)) > 1
+
+
+def test_shards_are_even() -> None:
+    # Chi-square with 10 degrees of freedom; a fair assignment fails once in 10,000 keys. This key is fixed.
+    shards = assign_shards([i.to_bytes(4, "big") for i in range(11_000)], teachers=11, overlap=1, key=b"even")
+    statistic = sum((len(shard) - 1000) ** 2 / 1000 for shard in shards)
+    assert statistic < 35.6
+
+
+def test_another_key_gives_other_shards() -> None:
+    records = [bytes([i]) for i in range(50)]
+    one, other = (assign_shards(records, teachers=3, key=key) for key in (b"1", b"2"))
+    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": float("nan")},
+        {"noise_multiplier": float("inf")},
+        {"max_grad_norm": -1.0},
+        {"batch_size": 0},
+        {"epochs": 1.5},
+        {"learning_rate": 0.0},
+    ],
+)
+def test_wrong_settings(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        TrainingSettings(**wrong)
+
+
+@pytest.mark.parametrize(("teachers", "overlap"), [(0, 1), (3, 4), (3, 0)])
+def test_wrong_shards(teachers: int, overlap: int) -> None:
+    with pytest.raises(InvalidArgument):
+        assign_shards([b"a"], teachers=teachers, overlap=overlap, key=b"k")
+
+
+def test_training_does_not_depend_on_the_size_of_the_shard() -> None:
+    setting = TrainingSettings(batch_size=8, epochs=2)
+    histories = []
+    for count in (50, 51, 90):
+        record = train_teacher(build, TensorDataset(*some_data(count)), shard_size=60, settings=setting, seeds=(1, 2))
+        histories.append(record["privacy_accountant_state_dict"]["history"])
+    assert histories == [[(12.0, 1 / 8, 16)]] * 3
+
+
+def test_the_noisy_sum_is_divided_by_a_public_number() -> None:
+    # From zero weights one step of size 1 moves the weights by (clipped sum + noise) / batch size, whatever the shard's size:
+    # under 1,000 records of clipping norm 1e-6 the sum vanishes and the same noise must move both alike.
+    setting = TrainingSettings(batch_size=10, epochs=1, learning_rate=1.0, max_grad_norm=1e-6, noise_multiplier=1e6)
+    moved = []
+    for count in (10, 1000):
+        data = TensorDataset(*some_data(count))
+        record = train_teacher(zeros, data, shard_size=10, settings=setting, seeds=(1, 2))
+        moved.append(record["module_state_dict"]["1.weight"])
+    assert torch.allclose(moved[0], moved[1], atol=1e-3)
+    assert moved[0].std() == pytest.approx(1 / 10, rel=0.8)
+
+
+def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
+    inputs, labels = some_data(60)
+    everyone = [np.arange(60)] * 3
+    arguments = {
+        "build_model": zeros,
+        "inputs": inputs,
+        "labels": labels,
+        "shards": everyone,
+        "shard_size": 60,
+        "settings": TrainingSettings(batch_size=20, epochs=1),
+        "progress": False,
+    }
+    (tmp_path / "teacher-001.partial").write_bytes(b"left by a killed process")
+    files = train_teachers(tmp_path, **arguments)
+    states, histories = [], []
+    for file in files:
+        model = build()
+        histories.append(load_teacher(file, model)["privacy_accountant_state_dict"]["history"])
+        states.append(model[1].weight)
+    assert histories == [[(12.0, 1 / 3, 3)]] * 3
+    # Same data, same zero start: only the noise differs, and it must not be shared.
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        correlation = torch.corrcoef(torch.stack([states[a].flatten(), states[b].flatten()]))[0, 1]
+        assert abs(correlation) < 0.97
+    files[1].unlink()
+    times = [files[0].stat().st_mtime_ns, files[2].stat().st_mtime_ns]
+    again = train_teachers(tmp_path, **arguments)
+    assert again == files
+    assert [files[0].stat().st_mtime_ns, files[2].stat().st_mtime_ns] == times
+    fresh = build()
+    load_teacher(files[1], fresh)
+    assert not torch.equal(fresh[1].weight, states[1])
+
+
+def test_a_seed_repeats_a_run() -> None:
+    setting = TrainingSettings(batch_size=20, epochs=1)
+    runs = [
+        train_teacher(build, TensorDataset(*some_data(60)), shard_size=60, settings=setting, seeds=(3, 4))
+        for _ in range(2)
+    ]
+    assert torch.equal(runs[0]["module_state_dict"]["1.weight"], runs[1]["module_state_dict"]["1.weight"])
+
+
+def test_empty_shards_and_unequal_lengths_are_refused(tmp_path: Path) -> None:
+    inputs, labels = some_data(4)
+    rest = {"build_model": build, "shard_size": 4, "settings": TrainingSettings(), "progress": False}
+    with pytest.raises(InvalidArgument, match="at least one record"):
+        train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(4), np.arange(0)], **rest)
+    with pytest.raises(InvalidArgument, match="as long as inputs"):
+        train_teachers(tmp_path, inputs=inputs, labels=labels[:2], shards=[np.arange(4)], **rest)
+
+
+TRAINS_FOR_MINUTES = """
+import sys
+from pathlib import Path
+import numpy as np
+import torch
+from torch import nn
+from darrm_torch import TrainingSettings, train_teachers
+
+def build():
+    return nn.Linear(4, 2)
+
+if __name__ == "__main__":
+    train_teachers(
+        Path(sys.argv[1]), build_model=build, inputs=torch.rand(2000, 4), labels=torch.zeros(2000, dtype=torch.int64),
+        shards=[np.arange(2000)] * 4, shard_size=2000, settings=TrainingSettings(batch_size=1, epochs=50), progress=False,
+    )
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_workers(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINS_FOR_MINUTES)
+    process = subprocess.Popen([sys.executable, "-W", "ignore", script, tmp_path / "run"], start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(members(process.pid)) < 4:  # the script, the fork server and two workers
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 20
+    while members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert members(process.pid) == []
+
+
+def members(group: int) -> list[int]:
+    """Living processes of a process group."""
+    alive = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            alive.append(int(stat.parent.name))
+    return alive
