@@ -58,10 +58,8 @@ def audit(
         mechanism: what draws the labels.
         claim: of one label; ``None``: its certificate's target, else what its own coins promise for ``overlap``.
         worst_case: the two datasets. A :class:`WorstCase`, as a certificate or :func:`darrm_torch.certify` names it;
-        or two
-            (K, C) arrays, the chance of each teacher to vote for each class, rows summing to 1. ``None``: the
-            certificate's, else of all pairs of two-class counts that differ in r votes the pair whose exact laws are
-            farthest apart.
+            or two (K, C) arrays, the chance of each teacher to vote for each class, rows summing to 1. ``None``: the
+            certificate's, else of all pairs of two-class counts that differ in r votes the one that should show most.
         teachers: K, where the mechanism does not know it and ``worst_case`` does not say it.
         overlap: r, where it is not in the certificate; ``None``: the mechanism's own, or K.
         samples: labels to draw on each dataset.
@@ -87,7 +85,7 @@ def audit(
     if worst_case is None and certificate is not None:
         worst_case = certificate.worst_case
     if worst_case is None:
-        here, there = _farthest_counts(mechanism, teachers, overlap, claim.delta)
+        here, there = _telling_counts(mechanism, teachers, overlap, claim.delta, samples)
         words = f"counts {here.tolist()} and {there.tolist()}"
         votes = [np.repeat(np.eye(2), counts, axis=0) for counts in (here, there)]
     elif isinstance(worst_case, WorstCase):
@@ -95,14 +93,10 @@ def audit(
     else:
         words, votes = "two given laws of the votes", [_check_votes(law) for law in worst_case]
     generator = np.random.default_rng(seed)
-    tallies = [_tally(mechanism, law, samples, generator) for law in votes]
-    tests = 2 * len(tallies[0])  # each label, in both directions
-    risk = (1 - confidence) / (2 * tests)  # two bounds in each test
-    epsilon = max(
-        _log_ratio(stats.beta.ppf(risk, p, samples - p + 1), stats.beta.isf(risk, q + 1, samples - q), claim.delta)
-        for first, second in (tallies, tallies[::-1])
-        for p, q in zip(first, second, strict=True)
-    )
+    first, second = (_tally(mechanism, law, samples, generator) for law in votes)
+    risk = (1 - confidence) / (4 * first.size)  # each label in both directions, two bounds in each
+    bounds = [_shown(a, b, samples, claim.delta, risk) for a, b in ((first, second), (second, first))]
+    epsilon = max(0.0, float(np.max(bounds)))
     if epsilon > claim.epsilon:
         raise PrivacyViolation(
             f"the labels are not {claim}: with confidence {confidence} epsilon is at least {epsilon:.6g} at delta "
@@ -111,15 +105,17 @@ def audit(
     return Audit(epsilon=epsilon, claim=claim, samples=samples, confidence=confidence, worst_case=words)
 
 
-def _log_ratio(least: float, most: float, delta: float) -> float:
-    """log of ``(least - delta) / most``, or 0 where that says nothing; SciPy gives NaN for the bounds 0 and 1."""
-    least, most = (0.0 if math.isnan(least) else least), (1.0 if math.isnan(most) else most)
-    return max(0.0, math.log((least - delta) / most)) if least > delta else 0.0
+def _shown(here: npt.NDArray[Any], there: npt.NDArray[Any], samples: int, delta: float, risk: float) -> Floats:
+    """log((p - delta) / p') at the Clopper-Pearson bounds of the two chances, from how often each label came."""
+    least = np.nan_to_num(stats.beta.ppf(risk, here, samples - here + 1), nan=0.0)  # NaN: never
+    most = np.nan_to_num(stats.beta.isf(risk, there + 1, samples - there), nan=1.0)  # NaN: always
+    return np.log(np.maximum(least - delta, 1e-300) / most)
 
 
-def _farthest_counts(
-    mechanism: Mechanism, teachers: int | None, overlap: int | None, delta: float
+def _telling_counts(
+    mechanism: Mechanism, teachers: int | None, overlap: int | None, delta: float, samples: int
 ) -> tuple[Integers, Integers]:
+    """Of all two-class counts that differ in r votes, the pair on which the samples are expected to show most."""
     known = mechanism.teachers if teachers is None else check_integer("teachers", teachers, low=1)
     if known is None:
         raise InvalidArgument("teachers", "given", None, "The mechanism does not know how many teachers vote")
@@ -127,10 +123,10 @@ def _farthest_counts(
     near = own if overlap is None else check_integer("overlap", overlap, low=1)
     ones = np.arange(known + 1)
     counts = np.stack([known - ones, ones], axis=1)
-    law: Floats = mechanism.label_probabilities(counts)
-    ratio = (law[:, None, :] - delta) / np.maximum(law[None, :, :], 1e-300)
-    ratio[np.abs(ones[:, None] - ones) > near] = 0.0
-    here, there, _ = np.unravel_index(np.argmax(ratio), ratio.shape)
+    expected = samples * np.asarray(mechanism.label_probabilities(counts))
+    shown = _shown(expected[:, None, :], expected[None, :, :], samples, delta, 1e-3).max(axis=2)
+    shown[np.abs(ones[:, None] - ones) > near] = -math.inf
+    here, there = np.unravel_index(np.argmax(shown), shown.shape)
     return counts[here], counts[there]
 
 

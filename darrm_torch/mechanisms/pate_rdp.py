@@ -291,7 +291,7 @@ class _OnALine:
     def smooth_sensitivity(self, smoothness: float) -> float:
         """max over distances d of exp(-smoothness d) times a bound of the total's sensitivity at distance d."""
         cells = self._falls.size
-        at = np.floor((self._z - self._start) / self._cell).astype(np.int64)
+        at, items = np.unique(np.floor((self._z - self._start) / self._cell).astype(np.int64), return_counts=True)
         left, right = at, at + 1
         best, discount = 0.0, 1.0
         whole = float(self._falls.max()) * len(self._z)
@@ -299,7 +299,7 @@ class _OnALine:
         while discount * whole > best:
             left = left - self._CELLS
             windows = [self._falls[max(a - 1, 0) : min(b + 1, cells)] for a, b in zip(left, right, strict=True)]
-            best = max(best, discount * sum(float(w.max(initial=0.0)) for w in windows))
+            best = max(best, discount * float(items @ [w.max(initial=0.0) for w in windows]))
             right = right + self._CELLS
             discount *= math.exp(-smoothness)
         return best

@@ -34,7 +34,7 @@ class _Selection(NoisyCounts):
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """Of ``labels`` labels together: (Q epsilon, 0), or better at a positive ``delta``, by concentration."""
         labels, delta, overlap = check_request(labels, delta, overlap)
-        epsilon = self.epsilon * (overlap or self.overlap) / self.overlap
+        epsilon = self.epsilon * ((overlap or self.overlap) / self.overlap)
         return pure_composition(epsilon, self._concentration(epsilon), labels=labels, delta=delta or 0.0)
 
     @abstractmethod

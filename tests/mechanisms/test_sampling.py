@@ -17,7 +17,7 @@ from darrm_torch.mechanisms.sampling import GaussianTail, GeometricTail, Magnitu
 TAILS = {
     "gaussian": GaussianTail(13.43, 1.0),
     "narrow": GaussianTail(0.3, 2.0**-6),
-    "wide": GaussianTail(1e5, 1.0),
+    "wide": GaussianTail(1e4, 1.0),
     "one-sided": GeometricTail(Fraction(0.9), Fraction(1)),
     "two-sided": GeometricTail(Fraction(0.3), 2 / (1 + Fraction(0.3))),
     "certain": GeometricTail(Fraction(math.exp(-500)), Fraction(1)),

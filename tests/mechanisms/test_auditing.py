@@ -1,0 +1,111 @@
+"""The audit passes honest mechanisms and refutes dishonest ones; seeds are fixed, so neither is left to chance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from darrm_torch import (
+    ConfidentGNMax,
+    DaRRM,
+    GNMax,
+    InvalidArgument,
+    LNMax,
+    NoiseFreeMajority,
+    PermuteAndFlip,
+    PrivacyGuarantee,
+    PrivacyViolation,
+    audit,
+    certify,
+    optimize_noise,
+    self_bounding_noise,
+)
+
+TEACHER = PrivacyGuarantee(epsilon=0.3, delta=1e-5)
+TARGET = PrivacyGuarantee(epsilon=0.6, delta=2e-5)
+CONFIDENCE = 0.999  # a true claim is refuted with probability at most 0.001
+
+
+def sabotaged(mechanism: DaRRM, gamma: np.ndarray) -> DaRRM:
+    """The same claims, other coins: what a bug would look like."""
+    votes = np.arange(mechanism.teachers + 1)
+    thresholds = 2**53 + np.sign(2 * votes - mechanism.teachers) * (gamma * 2**53).astype(np.int64)
+    object.__setattr__(mechanism, "_thresholds", thresholds)
+    return mechanism
+
+
+def test_certified_noise_passes_at_its_worst_case() -> None:
+    mechanism = DaRRM(optimize_noise(teachers=11, teacher=TEACHER, target=TARGET), insecure_seed=1)
+    found = audit(mechanism, confidence=CONFIDENCE, seed=1)
+    assert found.claim == TARGET
+    assert 0.85 * TARGET.epsilon < found.epsilon <= TARGET.epsilon  # the oracle names a case that is nearly tight
+    assert found.worst_case == str(mechanism.certificate.worst_case)
+
+
+def test_a_wrong_gamma_is_refuted() -> None:
+    mechanism = DaRRM(optimize_noise(teachers=11, teacher=TEACHER, target=TARGET), insecure_seed=1)
+    with pytest.raises(PrivacyViolation, match=r"not \(0.6, 2e-05\)-DP.*teachers who vote 1"):
+        audit(sabotaged(mechanism, np.ones(12)), seed=1)
+
+
+def test_self_bounding_noise_and_the_plain_majority_pass() -> None:
+    target = PrivacyGuarantee(epsilon=0.9, delta=3e-5)
+    bounded = DaRRM(self_bounding_noise(teachers=11, allowance=3.0), insecure_seed=1)
+    case = certify(bounded.noise.gamma, teachers=11, teacher=TEACHER, target=target).worst_case
+    assert audit(bounded, claim=target, worst_case=case, seed=1).epsilon > 0.7
+    plain = NoiseFreeMajority(insecure_seed=1)
+    claim = PrivacyGuarantee(epsilon=6 * 0.3, delta=6e-5)
+    case = certify(np.ones(12), teachers=11, teacher=TEACHER, target=claim).worst_case
+    audit(plain, claim=claim, worst_case=case, seed=1)
+    up = 1 / (1 + math.exp(-0.3))
+    tilted = [np.tile([1 - p, p], (11, 1)) for p in (up, 1 - up)]
+    audit(plain, claim=claim, worst_case=tilted, seed=1)
+    with pytest.raises(PrivacyViolation):
+        audit(plain, claim=TARGET, worst_case=tilted, seed=1)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        GNMax.calibrated(PrivacyGuarantee(epsilon=0.5, delta=1e-3), teachers=11, insecure_seed=1),
+        GNMax.calibrated(PrivacyGuarantee(epsilon=0.5, delta=1e-3), teachers=11, overlap=3, insecure_seed=1),
+        ConfidentGNMax(threshold=8, sigma_check=4.0, sigma=4.0, delta=1e-3, teachers=11, insecure_seed=1),
+        LNMax(scale=4.0, teachers=11, insecure_seed=1),
+        PermuteAndFlip(epsilon=0.5, teachers=11, insecure_seed=1),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_own_coins_pass(mechanism) -> None:
+    found = audit(mechanism, confidence=CONFIDENCE, samples=100_000)
+    assert 0.05 < found.epsilon <= found.claim.epsilon
+    assert "counts" in found.worst_case
+
+
+def test_a_wrong_sigma_is_refuted() -> None:
+    target = PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+    honest = GNMax.calibrated(target, teachers=21, insecure_seed=1)
+    audit(honest, claim=target)
+    with pytest.raises(PrivacyViolation, match="counts"):
+        audit(GNMax(sigma=honest.sigma / 2, teachers=21, insecure_seed=1), claim=target)
+
+
+def test_given_votes_are_used() -> None:
+    plain = NoiseFreeMajority(insecure_seed=1)
+    certain, moved = np.eye(2)[[0, 0, 1]], np.eye(2)[[0, 1, 1]]
+    with pytest.raises(PrivacyViolation, match="epsilon is at least"):
+        audit(plain, claim=PrivacyGuarantee(epsilon=5.0), worst_case=(certain, moved), samples=5000)
+    same = audit(plain, claim=PrivacyGuarantee(epsilon=0.0, delta=0.01), worst_case=(certain, certain), samples=5000)
+    assert same.epsilon == 0.0
+
+
+def test_bad_arguments_are_one_clear_error() -> None:
+    with pytest.raises(InvalidArgument, match=r"^claim must be given"):
+        audit(NoiseFreeMajority())
+    with pytest.raises(InvalidArgument, match=r"^teachers must be given"):
+        audit(GNMax(sigma=1.0, delta=1e-5))
+    with pytest.raises(InvalidArgument, match=r"^confidence"):
+        audit(GNMax(sigma=1.0, delta=1e-5, teachers=3), confidence=math.nan)
+    with pytest.raises(InvalidArgument, match=r"^worst_case"):
+        audit(GNMax(sigma=1.0, delta=1e-5), worst_case=(np.ones((3, 2)), np.ones((3, 2))))
