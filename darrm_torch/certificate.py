@@ -282,7 +282,8 @@ def _examine(
         here=here,
         there=there,
     )
-    loss, method, rounding = float(found.losses[0]), "corners", float(found.losses[0]) - (here - growth * there)
+    loss, method = min(float(found.losses[0]), 1.0), "corners"
+    rounding = loss - (here - growth * there)
     if loss > target.delta:
         if not _composes(gamma, region=region, overlap=overlap, target=target):
             return loss, worst

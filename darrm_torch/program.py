@@ -7,7 +7,7 @@ noise function when :mod:`certificate` has proven it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import highspy
@@ -26,7 +26,7 @@ __all__ = ["optimize_noise"]
 
 _TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification takes the rest
 _CUTS = 64  # constraints added at once
-_ROUNDS = 500
+_SAMPLES, _SEED = 3000, 20240  # of votes, where the expected error has no closed form
 
 
 def optimize_noise(
@@ -71,20 +71,31 @@ def optimize_noise(
         check_target(target),
         monotone=shape == "monotone",
     )
-    weights = _weights(check_prior(prior), count, objective)
-    always, certificate = problem.certify(np.ones(len(weights)))
-    if not np.all(always == 1):
-        gamma, best = problem.solve(weights)
-        always, certificate = problem.certify(gamma)
-        gap = max(0.0, best - float(weights @ always[count // 2 + 1 :]))
-    else:
-        gap = 0.0
-    return NoiseFunction(gamma=always, certificate=replace(certificate, optimality_gap=gap))
+    goal = _goal(check_prior(prior), count, objective)
+    half = np.ones((count + 1) // 2)
+    gamma, certificate = problem.certify(half)
+    best = goal.value(half)
+    if not np.all(gamma[count // 2 + 1 :] == 1):
+        half, best = problem.solve(goal)
+        gamma, certificate = problem.certify(half)
+    gap = max(0.0, best - goal.value(gamma[count // 2 + 1 :]))
+    return NoiseFunction(gamma=gamma, certificate=replace(certificate, optimality_gap=gap))
 
 
-def _weights(prior: Prior, teachers: int, objective: str) -> FloatArray:
-    """The objective's weight of each gamma(l), l > K/2."""
-    weights: FloatArray | None
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Goal:
+    """What to maximise: ``weights @ gamma``, less the mean over samples of ``|leads @ (1 - gamma)|``."""
+
+    weights: FloatArray  # (n,), for gamma(l), l > K/2
+    leads: FloatArray  # (samples, n)
+
+    def value(self, half: FloatArray) -> float:
+        lost = np.abs(self.leads @ (1 - half))
+        return float(self.weights @ half) - (float(lost.mean()) if len(lost) else 0.0)
+
+
+def _goal(prior: Prior, teachers: int, objective: str) -> _Goal:
+    none = np.zeros((0, (teachers + 1) // 2))
     if objective == "surrogate":
         law = prior.law(teachers)
         weights = majority_lead(law)
@@ -95,12 +106,15 @@ def _weights(prior: Prior, teachers: int, objective: str) -> FloatArray:
                 prior,
                 'The surrogate is zero for every gamma; use objective="expected_error".',
             )
-        return weights if weights.sum() > 0 else -weights
-    if objective == "expected_error":
-        weights = prior.lead_weights(teachers)
-        assert weights is not None
-        return weights
-    raise InvalidArgument("objective", '"surrogate" or "expected_error"', objective)
+        return _Goal(weights=weights if weights.sum() > 0 else -weights, leads=none)
+    if objective != "expected_error":
+        raise InvalidArgument("objective", '"surrogate" or "expected_error"', objective)
+    known = prior.lead_weights(teachers)
+    if known is not None:
+        return _Goal(weights=known, leads=none)
+    assert isinstance(prior, IndependentVotes)
+    votes = prior.sample(teachers, _SAMPLES, np.random.default_rng(_SEED))
+    return _Goal(weights=np.zeros(none.shape[1]), leads=majority_lead(vote_law(votes)))
 
 
 def _mirrored(half: FloatArray, teachers: int) -> FloatArray:
@@ -120,22 +134,26 @@ class _Problem:
         self.growth = growth_at_least(target.epsilon)
         self.coin = (1 - self.growth) / 2  # the loss of gamma = 0
         self.budget = target.delta - self.coin
+        self.known: set[bytes] = set()
 
     def certify(self, half: FloatArray) -> tuple[FloatArray, Any]:
         gamma = on_grid(_mirrored(half, self.teachers))
         return certify_scaled(gamma, region=self.region, overlap=self.overlap, target=self.target)
 
-    def solve(self, weights: FloatArray) -> tuple[FloatArray, float]:
-        """The best gamma(l), l > K/2, and an upper bound of the objective."""
-        lp = _Program(weights, nondecreasing=self.monotone)
-        half = np.ones(len(weights))
-        for _ in range(_ROUNDS):
-            found = self._violated(half)
-            if not len(found.losses):
-                break
-            lp.add_rows(self._rows(found), 1.0)
+    def solve(self, goal: _Goal) -> tuple[FloatArray, float]:
+        """The best gamma(l), l > K/2, and an upper bound of the goal."""
+        if self.budget == 0:  # epsilon = delta = 0: no vote may have any influence
+            half = np.zeros_like(goal.weights)
+            return half, goal.value(half)
+        lp = _Program(goal, nondecreasing=self.monotone)
+        while True:
             half = lp.solve()
-        return half, lp.bound()
+            if self.monotone:  # the solver keeps the order to its tolerance only
+                half = np.maximum.accumulate(half)
+            found = self._violated(half)
+            if not len(found.losses):  # nothing violated that the program does not know: the rest is its tolerance
+                return half, lp.bound()
+            lp.add_rows(self._rows(found), np.ones(len(found.losses)))
 
     def _violated(self, half: FloatArray) -> Losses:
         law = label_law(_mirrored(half, self.teachers))
@@ -149,7 +167,10 @@ class _Problem:
                 monotone=monotone,
                 most=_CUTS,
             )
+            names = [bytes([monotone]) + np.append(*case).tobytes() for case in zip(found.counts, found.ones, strict=True)]
             bad = found.losses - self.coin > self.budget * (1 + _TOLERANCE)
+            bad &= np.array([name not in self.known for name in names])
+            self.known.update(name for name, new in zip(names, bad, strict=True) if new)
             found = Losses(found.corners, found.losses[bad], found.counts[bad], found.ones[bad])
             if bad.any():
                 break
@@ -162,11 +183,17 @@ class _Problem:
 
 
 class _Program:
-    """max w @ gamma over 0 <= gamma <= 1 and rows that are added as they are found (HiGHS, dual simplex)."""
+    """The goal over 0 <= gamma <= 1 and rows that are added as they are found (HiGHS, dual simplex).
 
-    def __init__(self, weights: FloatArray, *, nondecreasing: bool) -> None:
-        self._weights, self._scale = weights, float(np.abs(weights).max())
-        size = len(weights)
+    The variables are gamma(l) for l > K/2, and for each sample t >= |leads @ (1 - gamma)|.
+    """
+
+    def __init__(self, goal: _Goal, *, nondecreasing: bool) -> None:
+        samples, size = goal.leads.shape
+        self._size, self._reward = size, np.concatenate([goal.weights, np.full(samples, -1 / max(samples, 1))])
+        self._scale = float(np.abs(self._reward).max())
+        # Where the prior says nothing, gamma is as large as it can be: a nudge, above the solver's tolerance.
+        nudge = np.where(np.arange(size + samples) < size, 1e-9, 0.0)
         # The wrapper highspy.Highs prints a banner before it can be silenced; its base class has all that is needed.
         self._highs = highs = highspy._Highs()  # type: ignore[attr-defined]
         for option, value in {
@@ -177,17 +204,23 @@ class _Program:
             "dual_feasibility_tolerance": 1e-10,
         }.items():
             highs.setOptionValue(option, value)
-        highs.addVars(size, np.zeros(size), np.ones(size))
-        highs.changeColsCost(size, np.arange(size, dtype=np.int32), -weights / self._scale)
-        self._rows = sparse.csr_array((0, size))
+        columns = size + samples
+        highs.addVars(columns, np.zeros(columns), np.ones(columns))
+        highs.changeColsCost(columns, np.arange(columns, dtype=np.int32), -(self._reward / self._scale + nudge))
+        self._rows = sparse.csr_array((0, columns))
         self._limits = np.zeros(0)
         if nondecreasing and size > 1:
-            self.add_rows(sparse.eye_array(size - 1, size) - sparse.eye_array(size - 1, size, k=1), 0.0)
+            order = sparse.eye_array(size - 1, size) - sparse.eye_array(size - 1, size, k=1)
+            self.add_rows(order, np.zeros(size - 1))
+        if samples:
+            signed = np.concatenate([goal.leads, -goal.leads])
+            errors = sparse.vstack([sparse.eye_array(samples)] * 2)
+            self.add_rows(sparse.hstack([-signed, -errors]), -signed.sum(axis=1))
 
-    def add_rows(self, rows: Any, limit: float) -> None:
-        """``row @ gamma <= limit`` for each row of a matrix, dense or sparse."""
+    def add_rows(self, rows: Any, limits: FloatArray) -> None:
+        """``row @ variables <= limit`` for each row of a matrix, dense or sparse; missing columns are zero."""
         rows = sparse.csr_array(rows)
-        limits = np.full(rows.shape[0], limit)
+        rows.resize((len(limits), len(self._reward)))
         self._highs.addRows(
             len(limits),
             np.full(len(limits), -highspy.kHighsInf),
@@ -201,13 +234,15 @@ class _Program:
         self._limits = np.concatenate([self._limits, limits])
 
     def solve(self) -> FloatArray:
+        """gamma(l) for l > K/2."""
         self._highs.run()
         status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"HiGHS stopped with {status}")
-        return np.clip(np.array(self._highs.getSolution().col_value, dtype=np.float64), 0.0, 1.0)
+        values = np.array(self._highs.getSolution().col_value, dtype=np.float64)
+        return np.clip(values[: self._size], 0.0, 1.0)
 
     def bound(self) -> float:
-        """An upper bound of the objective: weak duality, whatever the solver's tolerances."""
+        """An upper bound of the goal: weak duality, whatever the solver's tolerances (all variables are in [0, 1])."""
         dual = np.maximum(-np.array(self._highs.getSolution().row_dual), 0.0) * self._scale
-        return float(dual @ self._limits + np.maximum(self._weights - dual @ self._rows, 0.0).sum())
+        return float(dual @ self._limits + np.maximum(self._reward - dual @ self._rows, 0.0).sum())

@@ -99,9 +99,9 @@ class Region:
 
     @property
     def tilted(self) -> tuple[Corner, ...]:
-        """All vertices at which the two datasets differ: the chain's, and the same with p and p' exchanged."""
+        """All vertices at which the two datasets differ: each of the chain's, and the same with p and p' exchanged."""
         upper = [corner for corner in self.chain if corner.here != corner.there]
-        return (*upper, *(Corner(corner.there, corner.here) for corner in upper))
+        return tuple(corner for p, q in upper for corner in (Corner(p, q), Corner(q, p)))
 
 
 def _upper_chain(guarantees: tuple[PrivacyGuarantee, ...]) -> tuple[Corner, ...]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,7 +38,8 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[Any]  # float64, or objects that are balls
 
 _BLOCK = 1 << 20  # numbers held at once in one block of the walk
-_LARGEST_WALK = 4e10  # steps of the walk beyond which we decline (an hour or so)
+_GROUPS = 4
+_LARGEST_WALK = 1e11  # about the steps of the walk, beyond which we decline: tens of minutes
 _UNDERFLOW = 1e-100  # above all that underflow can lose, see regions
 
 
@@ -113,7 +115,7 @@ def worst_losses(
         inner, cells = max(len(region.chain) - 2, 0), (overlap + 1) * (teachers + 1)
     else:
         corners, cases = region.tilted, _search_corners
-        inner, cells = len(region.tilted), teachers + 1
+        inner, cells = max(len(region.tilted) - 2, 0), (overlap + 1) * (teachers + 1)
     if math.comb(overlap + inner, inner) * cells > _LARGEST_WALK:
         raise InvalidArgument(
             "teacher",
@@ -121,11 +123,14 @@ def worst_losses(
             region.guarantees,
             "Give fewer guarantees (any subset is sound)" + ("." if monotone else ', or shape="monotone".'),
         )
+    found: list[tuple[FloatArray, IntArray, IntArray]] = []
     with arithmetic.context():
-        found = list(cases(arithmetic, law, corners, overlap, growth))
+        for losses, counts, ones in cases(arithmetic, law, corners, overlap, growth):
+            worst = np.argsort(-losses, kind="stable")[:most]
+            found.append((losses[worst], counts[worst], ones[worst]))
     losses, counts, ones = (np.concatenate(part) for part in zip(*found, strict=True))
-    order = np.argsort(-losses, kind="stable")[:most]
-    return Losses(corners, losses[order] + _UNDERFLOW, counts[order], ones[order])
+    worst = np.argsort(-losses, kind="stable")[:most]
+    return Losses(corners, losses[worst] + _UNDERFLOW, counts[worst], ones[worst])
 
 
 class _Floats:
@@ -236,26 +241,36 @@ def _walk(steps: list[tuple[Any, Any]], block: _Block) -> Iterator[_Block]:
             continue
         pending.append(reached)
         if sum(part.here.size for part in pending) > _BLOCK:
-            yield from _walk(rest, _join(pending))
+            for part in _regroup(pending):
+                yield from _walk(rest, part)
             pending = []
-    if pending:
-        yield from _walk(rest, _join(pending))
+    for part in _regroup(pending):
+        yield from _walk(rest, part)
 
 
-def _join(blocks: list[_Block]) -> _Block:
-    rows, width = blocks[0].here.shape[1:]  # the first has placed the fewest teachers: it is the largest
-
-    def padded(numbers: Numbers) -> Numbers:
-        return np.pad(numbers, ((0, 0), (0, rows - numbers.shape[1]), (0, width - numbers.shape[2])))
-
-    if len(blocks) == 1:
-        return blocks[0]
-    return _Block(
-        np.concatenate([padded(block.here) for block in blocks]),
-        np.concatenate([padded(block.there) for block in blocks]),
-        np.concatenate([block.left for block in blocks]),
-        np.concatenate([block.counts for block in blocks]),
-    )
+def _regroup(blocks: list[_Block]) -> Iterator[_Block]:
+    """The same partial counts, those with about as many teachers left together: the fewer, the smaller their arrays."""
+    if not blocks:
+        return
+    top = max(int(block.left.max()) for block in blocks)
+    rows, width = blocks[0].here.shape[1:]  # the first has placed the fewest teachers
+    for group in range(_GROUPS):
+        chosen = [np.flatnonzero(block.left * _GROUPS // (top + 1) == group) for block in blocks]
+        parts = [(block, index) for block, index in zip(blocks, chosen, strict=True) if len(index)]
+        if not parts:
+            continue
+        left = np.concatenate([block.left[index] for block, index in parts])
+        less = top - int(left.max())
+        arrays = []
+        for side in (0, 1):
+            joined = np.zeros((len(left), min(rows, int(left.max()) + 1), width - less), dtype=blocks[0][side].dtype)
+            start = 0
+            for block, index in parts:
+                kept = block[side][:, : joined.shape[1], : joined.shape[2]][index]
+                joined[start : start + len(index), : kept.shape[1], : kept.shape[2]] = kept
+                start += len(index)
+            arrays.append(joined)
+        yield _Block(*arrays, left, np.concatenate([block.counts[index] for block, index in parts]))
 
 
 def _search_chain(
@@ -292,12 +307,33 @@ def _search_chain(
 def _search_corners(
     arithmetic: _Floats | _Balls, law: FloatArray, corners: tuple[Corner, ...], overlap: int, growth: float
 ) -> _Cases:
-    """Up to r affected teachers at any tilted corners; at (0, 0) or (1, 1) they are like unaffected ones."""
+    """Up to r affected teachers at any tilted corners; at (0, 0) or (1, 1) they are like unaffected ones.
+
+    The first corner may be (Delta, 0), the second then is (0, Delta). How many are at the first matters here only, at the
+    second there only, and both draw on what the others leave: running extremes over each take one factor r off the work.
+    """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
-    steps = [(arithmetic.pair(corner.here), arithmetic.pair(corner.there)) for corner in corners]
-    begin = _Block(start[None, None], start[None, None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
+    split = bool(corners) and corners[0].there == 0
+    here = _powers(start, arithmetic.pair(corners[0].here if split else Fraction(0)), overlap if split else 0)
+    steps = [(arithmetic.pair(c.here), arithmetic.pair(c.there)) for c in (corners[2:] if split else corners)]
+    begin = _Block(here[None], here[None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
     for block in _walk(steps, begin):
-        loss = arithmetic.upper(block.here[:, 0]) - growth * arithmetic.lower(block.there[:, 0])
-        loss[np.arange(loss.shape[1]) > spare + block.left[:, None]] = -np.inf
-        best = loss.argmax(axis=1)
-        yield loss[np.arange(len(best)), best], block.counts, best
+        above, below = arithmetic.upper(block.here), arithmetic.lower(block.there)
+        ones = np.arange(above.shape[2])
+        room = block.left[:, None] + spare - ones  # for the first two corners, and for unaffected zeros
+        both = np.minimum(block.left[:, None], room) if split else np.minimum(room, 0)
+        b, first = np.arange(len(room))[:, None, None], np.arange(above.shape[1])[:, None]
+        second = both[:, None, :] - first
+        loss = np.maximum.accumulate(above, axis=1)
+        loss = loss - growth * np.minimum.accumulate(below, axis=1)[b, np.maximum(second, 0), ones]
+        loss[second < 0] = -np.inf
+        flat = loss.reshape(len(loss), -1)
+        best = flat.argmax(axis=1)
+        most, one = np.unravel_index(best, loss.shape[1:])
+        b, first = b[:, 0, 0], first[:, 0]
+        counts = block.counts
+        if split:
+            n_first = np.where(first <= most[:, None], above[b, :, one], -np.inf).argmax(axis=1)
+            n_second = np.where(first <= second[b, most, one][:, None], below[b, :, one], np.inf).argmin(axis=1)
+            counts = np.column_stack([n_first, n_second, counts])
+        yield flat[b, best], counts, np.asarray(one, dtype=np.int64)
