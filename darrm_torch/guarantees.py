@@ -47,11 +47,12 @@ class PrivacyGuarantee:
 class PrivacyProfile:
     """A whole curve delta(epsilon): what is released is (epsilon, delta(epsilon))-DP for every epsilon at once.
 
-    It is kept as what happened, not as numbers: so it can be composed, compared and stored without loss, and the curve is
-    computed when it is asked for. Both directions, a record added and a record removed, are covered, and every number is an upper
-    bound: the privacy loss distributions of `dp_accounting` are rounded pessimistically, and an allowance covers the rounding
-    of its Fourier transforms. Make one with :meth:`from_dp_sgd`, :meth:`from_guarantee`, :meth:`non_private` or
-    :func:`darrm_torch.read_privacy`.
+    It is kept as what happened, not as numbers: so it can be composed, compared and stored without loss, and the curve
+    is computed when it is asked for. Both directions, a record added and a record removed, are covered, and every
+    number is an upper bound: the privacy loss distributions of `dp_accounting` are rounded pessimistically, and an
+    allowance covers the rounding of floating point and of Fourier transforms. Where delta is so small that the
+    allowance would dominate, Renyi accounting takes over. Make one with :meth:`from_dp_sgd`, :meth:`from_guarantee`,
+    :meth:`non_private`, or :func:`darrm_torch.read_privacy`.
 
     Attributes:
         dp_sgd: ``(noise_multiplier, sample_rate, steps)``: Poisson-sampled Gaussian releases.
@@ -77,7 +78,8 @@ class PrivacyProfile:
             steps[noise, rate] += check_integer("steps", count, low=1)
         promises: Counter[tuple[PrivacyGuarantee, ...]] = Counter()
         for points, count in self.promises:
-            promises[tuple(sorted(set(points), key=_order))] += check_integer("count", count, low=1)
+            useful = {point for point in points if math.isfinite(point.epsilon) and point.delta < 1.0}
+            promises[tuple(sorted(useful, key=_order)) or _NOTHING] += check_integer("count", count, low=1)
         object.__setattr__(self, "dp_sgd", tuple((*run, steps[run]) for run in sorted(steps)))
         object.__setattr__(
             self, "promises", tuple(sorted(promises.items(), key=lambda promise: [*map(_order, promise[0])]))
@@ -94,15 +96,15 @@ class PrivacyProfile:
 
     @classmethod
     def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
-        """DP-SGD with Poisson sampling: ``(noise_multiplier, sample_rate, steps)`` runs, an Opacus accountant's history.
+        """DP-SGD with Poisson sampling, in ``(noise_multiplier, sample_rate, steps)`` runs: an Opacus history.
 
         Raises:
             InvalidArgument: an empty history, or a number that is not finite or out of range.
         """
-        runs = [tuple(run) for run in history]
+        runs = tuple(history)
         if not runs or any(len(run) != 3 for run in runs):
             raise InvalidArgument("history", "one or more (noise_multiplier, sample_rate, steps)", runs)
-        return cls(dp_sgd=tuple(runs))
+        return cls(dp_sgd=runs)
 
     @classmethod
     def non_private(cls) -> PrivacyProfile:
@@ -115,43 +117,36 @@ class PrivacyProfile:
 
     @classmethod
     def weakest(cls, profiles: Iterable[PrivacyProfile]) -> PrivacyProfile:
-        """A profile that holds for each of ``profiles``, also after composition: run by run the least noise, the largest
-        sample rate and the most steps; promise by promise the largest epsilon and delta.
+        """A profile that holds for each of ``profiles``, also after composition.
 
-        Sound because DP-SGD is monotone in all three: more noise is post-processing, fewer steps too, and a smaller sample
-        rate mixes the larger one's output with what a data set without the record gives.
+        It has, run by run, the least noise, the largest sample rate and the most steps, and of promises the largest
+        epsilon and delta. DP-SGD is monotone in all three: more noise and fewer steps are post-processing, and a
+        smaller sample rate mixes the output with that of the data set without the record.
 
-        >>> PrivacyProfile.weakest([PrivacyProfile.from_dp_sgd([(1.0, 0.02, 9)]), PrivacyProfile.from_dp_sgd([(1.0, 0.01, 10)])])
+        >>> profiles = [PrivacyProfile.from_dp_sgd([run]) for run in ((1.0, 0.02, 9), (1.0, 0.01, 10))]
+        >>> PrivacyProfile.weakest(profiles)
         PrivacyProfile(dp_sgd=((1.0, 0.02, 10),), promises=())
         """
         together = list(dict.fromkeys(profiles))
         if not together:
             raise InvalidArgument("profiles", "one or more profiles", together)
-        if len({len(profile.dp_sgd) for profile in together}) > 1:
-            together = [profile._in_one_run() for profile in together]
-        dp_sgd = (
-            (min(noise), max(rate), max(steps))
-            for noise, rate, steps in (
-                zip(*runs, strict=True) for runs in zip(*(p.dp_sgd for p in together), strict=False)
-            )
-        )
+        trained = [profile.dp_sgd for profile in together if profile.dp_sgd]
+        if len({len(runs) for runs in trained}) > 1:  # unlike schedules: all steps as the weakest
+            columns = [tuple(zip(*runs, strict=True)) for runs in trained]
+            trained = [((min(noise), max(rate), sum(steps)),) for noise, rate, steps in columns]
+        run_by_run = (zip(*runs, strict=True) for runs in zip(*trained, strict=True))
+        dp_sgd = tuple((min(noise), max(rate), max(steps)) for noise, rate, steps in run_by_run)
         promises = together[0].promises
         if any(profile.promises != promises for profile in together):
-            points = [points[0] for profile in together for points, _ in profile.promises]
-            guarantee = PrivacyGuarantee(epsilon=max(g.epsilon for g in points), delta=max(g.delta for g in points))
-            promises = (((guarantee,), max(sum(count for _, count in profile.promises) for profile in together)),)
-        return cls(dp_sgd=tuple(dp_sgd), promises=promises)
-
-    def _in_one_run(self) -> PrivacyProfile:
-        if not self.dp_sgd:
-            raise InvalidArgument("profiles", "all with DP-SGD steps or all without", self)
-        noise, rate, steps = zip(*self.dp_sgd, strict=True)
-        return PrivacyProfile(dp_sgd=((min(noise), max(rate), sum(steps)),), promises=self.promises)
+            stated = [points[0] for profile in together for points, _ in profile.promises]
+            worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
+            promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in together)),)
+        return cls(dp_sgd=dp_sgd, promises=promises)
 
     @property
     def is_private(self) -> bool:
         """Whether it promises anything: a finite epsilon at some delta below 1."""
-        return all(math.isfinite(points[0].epsilon) for points, _ in self.promises)
+        return all(points != _NOTHING for points, _ in self.promises)
 
     def compose(self, other: PrivacyProfile | int) -> PrivacyProfile:
         """Both releases together, or this one ``other`` times: independent noise, each may depend on the ones before.
@@ -205,7 +200,7 @@ class PrivacyProfile:
         if deltas is not None:
             return tuple(PrivacyGuarantee(epsilon=self.epsilon(delta), delta=delta) for delta in deltas)
         if not self.is_private:
-            return (PrivacyGuarantee(epsilon=math.inf),)
+            return _NOTHING
         if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] == 1:
             return self.promises[0][0]
         at_zero = self.delta(0.0)
@@ -269,19 +264,25 @@ def round_up(value: Fraction) -> float:
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
+_NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
+
+
 def _order(guarantee: PrivacyGuarantee) -> tuple[float, float]:
     return guarantee.delta, guarantee.epsilon
 
 
 # --- privacy loss distributions -----------------------------------------------------------------------------------
 
-_DEFAULT_POINTS = (0.3, 0.05, 0.002)  # of delta(0)
-_CELLS = (
-    16  # grid cells per standard deviation of one release: adds less than 1 / (4 * 16**2) to the variance, relatively
-)
+_DEFAULT_POINTS = (0.5, 0.1, 0.01)  # of delta(0)
+_CELLS = 16  # grid cells per standard deviation of one release: the variance grows by less than 1 / (4 * 16**2)
 _MOST_CELLS = 2**17
-_FINEST = 1e-6
+_FINEST = 1e-6  # a finer grid would show the rounding of the curve
 _TAIL = 1e-15  # probability that dp_accounting may move to an infinite loss, per composition
+_LARGEST = 700.0  # an epsilon above counts as infinite once it is composed
+_UNIT = 2.0**-53
+
+_DpSgd = tuple[tuple[float, float, int], ...]
+_Promises = tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
 
 
 @dataclass(frozen=True)
@@ -290,39 +291,62 @@ class _Distribution:
 
     pmfs: tuple[Any, ...]
     allowance: float
+    dp_sgd: _DpSgd | None  # when Renyi accounting can help out
 
     def delta(self, epsilon: float) -> float:
         return min(1.0, max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs) + self.allowance)
 
     def epsilon(self, delta: float) -> float:
-        if delta <= self.allowance:
-            return math.inf
-        return max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
+        epsilon, slack = math.inf, 1e-12
+        if delta > self.allowance:
+            epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
+            while math.isfinite(epsilon) and self.delta(epsilon) > delta:  # it adds up the losses, with rounding
+                epsilon, slack = epsilon + slack * max(1.0, epsilon), 2 * slack
+        if self.dp_sgd and delta < 16 * self.allowance:
+            epsilon = min(epsilon, _renyi_epsilon(self.dp_sgd, delta))
+        return epsilon
 
 
 @lru_cache(maxsize=128)
-def _distribution(
-    dp_sgd: tuple[tuple[float, float, int], ...], promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
-) -> _Distribution:
+def _distribution(dp_sgd: _DpSgd, promises: _Promises) -> _Distribution:
     from dp_accounting.pld import pld_pmf
 
     step = _grid_step(dp_sgd, promises)
-    pmfs = []
+    pmfs, widest = [], 1
     for added in (False, True):
         parts = [(_dp_sgd_step(noise, rate, step, added), count) for noise, rate, count in dp_sgd]
         parts += [(_promise(points, step), count) for points, count in promises]
+        widest = max(widest, *(pmf.size for pmf, _ in parts))
         composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
         pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
-    releases = sum(count for *_, count in (*dp_sgd, *promises))
+    # Rounding, as an error of delta at any epsilon. One release: its curve is off by a few units, and so is each of its
+    # masses, `widest` in all; n releases, exchanged one by one, n times that. The n-th power of a discrete Fourier
+    # transform of length N is off by a few n log2(N) units in the 2-norm (Higham 2002, Theorem 24.2), a sum over its N
+    # entries by sqrt(N) times that. Reading off adds N units. "A few" is at most 16.
+    releases = sum(count for *_, count in dp_sgd) + sum(count for _, count in promises) + len(dp_sgd) + len(promises)
     cells = max(pmf.size for pmf in pmfs)
-    return _Distribution(tuple(pmfs), 16 * 2.0**-53 * releases * math.log2(2 * cells) * math.sqrt(cells))
+    units = 16 * (releases * (widest + math.log2(2 * cells) * math.sqrt(cells)) + cells)
+    return _Distribution(tuple(pmfs), units * _UNIT, dp_sgd if not promises else None)
 
 
-def _grid_step(
-    dp_sgd: tuple[tuple[float, float, int], ...], promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
-) -> float:
+@lru_cache(maxsize=128)
+def _renyi_epsilon(dp_sgd: _DpSgd, delta: float) -> float:
+    """From the Renyi accountant of `dp_accounting`: looser, but without sums in which a tiny delta drowns."""
+    from dp_accounting import dp_event, rdp
+
+    accountant = rdp.RdpAccountant()
+    for noise, rate, steps in dp_sgd:
+        accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
+    epsilon = float(accountant.get_epsilon(delta))
+    # Each step's divergence is the logarithm of a number near 1, known to about 1e-15. Where that decides, the
+    # accountant says 0: no answer.
+    rounding = 1e-12 * sum(steps for *_, steps in dp_sgd)
+    return epsilon + rounding if epsilon > rounding else math.inf
+
+
+def _grid_step(dp_sgd: _DpSgd, promises: _Promises) -> float:
     """The distance of grid points; any is sound, a finer one is tighter."""
-    epsilons = {g.epsilon for points, _ in promises for g in points if math.isfinite(g.epsilon) and g.epsilon > 0}
+    epsilons = {g.epsilon for points, _ in promises for g in points if 0 < g.epsilon <= _LARGEST}
     if not dp_sgd and len(epsilons) < 2:
         return max(epsilons, default=1.0)  # the losses are then exactly on the grid
     variance, widest, releases = 0.0, 0.0, 0
@@ -336,7 +360,7 @@ def _grid_step(
         variance += count * float(weight @ (loss - weight @ loss) ** 2)
         widest, releases = max(widest, float(np.ptp(loss))), releases + count
     for points, count in promises:
-        largest = max((g.epsilon for g in points if math.isfinite(g.epsilon)), default=0.0)
+        largest = max((g.epsilon for g in points if g.epsilon <= _LARGEST), default=0.0)
         variance += count * largest**2
         widest, releases = max(widest, 2 * largest), releases + count
     return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / _MOST_CELLS, _FINEST)
@@ -364,19 +388,20 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
     """
     from dp_accounting.pld import pld_pmf
 
-    finite = [(min(g.epsilon, 700.0), g.delta) for g in points if math.isfinite(g.epsilon)]
+    finite = [(g.epsilon, g.delta) for g in points if g.epsilon <= _LARGEST] or [(0.0, 1.0)]
     corners = {math.exp(e): d for e, d in sorted(finite, reverse=True)}
     corners |= {math.exp(-e): 1 - (1 - d) * math.exp(-e) for e, d in finite if e > 0}
     hull = [(0.0, 1.0)]
     for t, y in sorted(corners.items()):
         if y >= hull[-1][1]:
             continue
-        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (t - hull[-1][0]) >= (y - hull[-1][1]) * (
-            hull[-1][0] - hull[-2][0]
-        ):
+        while len(hull) > 1:
+            (t0, y0), (t1, y1) = hull[-2:]
+            if (y1 - y0) / (t1 - t0) < (y - y1) / (t - t1):
+                break
             hull.pop()
         hull.append((t, y))
     losses = [sign * e / step for e, _ in finite for sign in (-1, 1)]
     rounded = np.array(sorted({int(side(loss)) for loss in losses for side in (math.floor, math.ceil)}))
-    curve = np.interp(np.exp(rounded * step), *zip(*hull, strict=True))
+    curve = np.interp(np.exp(rounded * step), [t for t, _ in hull], [y for _, y in hull])
     return pld_pmf.create_pmf_pessimistic_connect_dots(step, rounded, curve)
