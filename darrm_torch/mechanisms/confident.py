@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .gnmax import LARGEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
+from .gnmax import LARGEST_SIGMA, SMALLEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
 from .sampling import Floats, Integers
 
 __all__ = ["ConfidentGNMax"]
@@ -47,8 +47,8 @@ class ConfidentGNMax(GaussianCounts):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("threshold", low=-(2.0**31), high=2.0**31)
-        self._check("sigma_check", low=0.0, low_open=True, high=LARGEST_SIGMA)
-        self._check("sigma", low=0.0, low_open=True, high=LARGEST_SIGMA)
+        self._check("sigma_check", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
+        self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     def _squared_mu(self) -> float:
         return 1 / self.sigma_check**2 + 2 / self.sigma**2

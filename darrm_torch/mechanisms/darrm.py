@@ -37,10 +37,17 @@ class DaRRM(Mechanism):
     Raises:
         UnprovenPrivacy: no certificate and not ``uncertified``.
 
-    >>> from darrm_torch import self_bounding_noise
+    >>> from darrm_torch import optimize_noise, self_bounding_noise
     >>> mechanism = DaRRM(self_bounding_noise(teachers=11, allowance=3.0))
     >>> mechanism.label_probabilities(np.array([[0, 11], [5, 6]])).round(4).tolist()
     [[0.0, 1.0], [0.3333, 0.6667]]
+
+    The best majority of teachers without privacy, of which a record touches one; its coins keep the promise:
+
+    >>> public, target = PrivacyGuarantee(epsilon=math.inf), PrivacyGuarantee(epsilon=0.5, delta=1e-4)
+    >>> best = DaRRM(optimize_noise(teachers=11, teacher=public, target=target, overlap=1))
+    >>> str(best.guarantee(overlap=1))
+    '(0.5, 0.0001)-DP'
     """
 
     noise: NoiseFunction = field(kw_only=False)
@@ -136,4 +143,4 @@ class DaRRM(Mechanism):
         return np.stack([1 - one, one], axis=1)
 
     def _classes_cure(self) -> str:
-        return "DaRRM is for two classes; for more use SelfBoundingPlurality, GNMax, LNMax or NoiseFreeMajority"
+        return "DaRRM is for two classes; for more use GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"

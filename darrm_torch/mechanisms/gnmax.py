@@ -18,6 +18,7 @@ from .sampling import Floats, GaussianTail, Integers, Magnitudes, RandomBits, fa
 
 __all__ = ["GNMax"]
 
+SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bit sums
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 
 
@@ -96,7 +97,7 @@ class GNMax(GaussianCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("sigma", low=0.0, low_open=True, high=LARGEST_SIGMA)
+        self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
     def calibrated(
