@@ -114,7 +114,7 @@ def test_law_is_close_to_the_continuous_one() -> None:
 
 
 def test_noise_is_that_of_opendp_up_to_rounding() -> None:
-    """OpenDP draws the discrete Gaussian; the rounded normal differs by about 1/(24 sigma**2), too little to see here."""
+    """OpenDP draws the discrete Gaussian; the rounded normal differs by about 1/(24 sigma**2): unseen here."""
     opendp = pytest.importorskip("opendp.prelude")
     opendp.enable_features("contrib")
     space = opendp.vector_domain(opendp.atom_domain(T=int)), opendp.l2_distance(T=float)
