@@ -310,7 +310,7 @@ def _composes(gamma: FloatArray, *, region: Region, overlap: int, target: Privac
     for guarantee in region.guarantees:
         if math.isfinite(guarantee.epsilon):
             one, lost = Fraction(guarantee.epsilon), Fraction(guarantee.delta)
-            if smallest is not None and smallest * one <= epsilon and smallest * lost <= delta:
+            if smallest * one <= epsilon and smallest * lost <= delta:
                 return True
             if overlap * one <= epsilon and 1 - (1 - lost) ** overlap <= delta:
                 return True
@@ -355,7 +355,7 @@ class LabelProfile:
 
 
 def self_bounding_allowance(gamma: npt.ArrayLike, *, teachers: int, overlap: int | None = None) -> float:
-    """The smallest m for which ``gamma`` is m-self-bounding, rounded up; infinity if there is none.
+    """The smallest m for which ``gamma`` is m-self-bounding, rounded up: at most the overlap, which is always enough.
 
     With q(l) = Pr[label 1 | l votes for 1]: the sum of q(l) - min(q(l), q with one vote changed), over any r teachers,
     is at most m q(l). Exact rational arithmetic on ``gamma`` rounded down to multiples of 2^-53.
@@ -367,13 +367,13 @@ def self_bounding_allowance(gamma: npt.ArrayLike, *, teachers: int, overlap: int
     6.0
     """
     smallest = _smallest_allowance(on_grid(gamma, teachers), check_overlap(overlap, teachers))
-    return math.inf if smallest is None else _round_up(smallest)
+    return _round_up(smallest)
 
 
 def certify_self_bounding(gamma: FloatArray, *, overlap: int, allowance: float) -> SelfBoundingCertificate | None:
     """The certificate that ``gamma`` (on the grid) is m-self-bounding, or None."""
     smallest = _smallest_allowance(gamma, overlap)
-    if smallest is None or smallest > Fraction(allowance):
+    if smallest > Fraction(allowance):
         return None
     return SelfBoundingCertificate(
         teachers=len(gamma) - 1,
@@ -384,8 +384,8 @@ def certify_self_bounding(gamma: FloatArray, *, overlap: int, allowance: float) 
     )
 
 
-def _smallest_allowance(gamma: FloatArray, overlap: int) -> Fraction | None:
-    """The smallest m, exact; None if there is none (a vote counts against a label that is impossible without it)."""
+def _smallest_allowance(gamma: FloatArray, overlap: int) -> Fraction:
+    """The smallest m, exact."""
     teachers = len(gamma) - 1
     signs = np.sign(2 * np.arange(teachers + 1) - teachers)
     law = [GRID + int(sign) * int(value) for sign, value in zip(signs, gamma * GRID, strict=True)]  # q(l), times 2^54
@@ -394,8 +394,6 @@ def _smallest_allowance(gamma: FloatArray, overlap: int) -> Fraction | None:
         fewer = max(law[ones] - law[ones - 1], 0) if ones else 0
         more = max(law[ones] - law[ones + 1], 0) if ones < teachers else 0
         most = _heaviest((ones, fewer), (teachers - ones, more), overlap)
-        if most and not law[ones]:
-            return None
         if most * over > best * law[ones]:
             best, over = most, law[ones]
     return Fraction(best, over)
