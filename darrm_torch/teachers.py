@@ -284,7 +284,8 @@ def train_teacher(
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
     torch.manual_seed(seeds[0])
-    model = build_model().to(device).train()
+    # Convolutions and pooling are faster in this layout; nothing else changes.
+    model = build_model().to(device, memory_format=torch.channels_last).train()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()
     steps = settings.steps_per_epoch(shard_size)
@@ -316,7 +317,7 @@ def train_teacher(
             optimizer.step()
             on_step()
     return {
-        "module_state_dict": {name: value.detach().cpu() for name, value in model.state_dict().items()},
+        "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
         "settings": asdict(settings),

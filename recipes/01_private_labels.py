@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
+import multiprocessing.forkserver
 import sys
 import warnings
 from pathlib import Path
@@ -76,6 +78,9 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run it; the exit status is 2 for a mistake in the arguments, with one line that says which."""
     chosen = read_arguments(arguments)
+    # The server of training processes imports Torch and Opacus while this process does the same.
+    multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus"])
+    multiprocessing.forkserver.ensure_running()
     from darrm_torch.errors import DarrmError
 
     try:
@@ -91,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(chosen: argparse.Namespace) -> None:
     """The recipe, step by step."""
+    from darrm_torch.errors import check_integer
     from darrm_torch.teachers import TrainingSettings
 
     from . import experiment, report
@@ -100,6 +106,7 @@ def run(chosen: argparse.Namespace) -> None:
     task = load_task(chosen.data, classes=chosen.classes, folder=chosen.data_folder, limit=chosen.limit)
     print(f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records,")
     print(f"          {len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}")
+    check_integer("queries", chosen.queries, low=1, high=len(task.public_labels))
     usual = DEFAULTS[task.source]
     settings = experiment.Settings(
         source=task.source,
