@@ -1,4 +1,10 @@
-"""GNMax: the class with the most votes after Gaussian noise."""
+"""GNMax: the class with the most votes after Gaussian noise.
+
+The noise is a normal number rounded to a grid, not the discrete Gaussian of Canonne, Kamath and Steinke (2020):
+rounding is post-processing, so the exact figures of the Gaussian hold for every overlap, number of classes and number
+of labels, where the discrete Gaussian has figures of its own that depend on which votes move. Both can be drawn
+exactly.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -345,6 +346,18 @@ def test_one_block_of_system_bits_for_a_batch(monkeypatch) -> None:
     monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or real(size))
     MECHANISMS["darrm"]().aggregate(np.array([[5, 6]] * 1000))
     assert asked == [8000]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "limit"), [("darrm", 1.0), ("gnmax", 20.0), ("gnmax-wide", 20.0), ("noise-free", 20.0)]
+)
+def test_a_million_labels(name: str, limit: float) -> None:
+    mechanism = MECHANISMS[name]()
+    counts = np.random.default_rng(0).multinomial(K, [0.3, 0.7], size=1_000_000)
+    start = time.perf_counter()
+    assert mechanism.aggregate(counts).shape == (1_000_000,)
+    assert time.perf_counter() - start < limit
 
 
 def test_numpy_users_do_not_import_torch() -> None:

@@ -14,7 +14,7 @@ from scipy import integrate, stats
 
 from darrm_torch import ConfidentGNMax, GNMax, InvalidArgument, LNMax, PermuteAndFlip, PrivacyGuarantee
 from darrm_torch.mechanisms.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, rdp_mu, zcdp_epsilon
-from darrm_torch.mechanisms.gnmax import gaussian_noise
+from darrm_torch.mechanisms.gnmax import gaussian_noise, grid_step
 from darrm_torch.mechanisms.sampling import RandomBits
 
 numbers = {"allow_nan": False, "allow_infinity": False}
@@ -102,6 +102,14 @@ def test_confident_gnmax_is_two_gaussians() -> None:
     mechanism = ConfidentGNMax(threshold=8, sigma_check=30.0, sigma=20.0, delta=1e-5, overlap=2)
     mu = math.sqrt(10 * 4 * (1 / 900 + 2 / 400))
     assert math.isclose(mechanism.guarantee(labels=10).epsilon, gaussian_epsilon(1e-5, mu), rel_tol=1e-9)
+
+
+def test_confident_gnmax_answers_at_the_threshold() -> None:
+    """A noisy count that equals the threshold reaches it: Pr[answer | max = T] = Pr[Z >= -step / 2]."""
+    mechanism = ConfidentGNMax(threshold=8, sigma_check=3.0, sigma=1.0)
+    silent = mechanism.label_probabilities(np.array([[8, 3], [7, 4], [11, 0]]))[:, 2]
+    step = grid_step(3.0)
+    np.testing.assert_allclose(silent, stats.norm.cdf((np.array([0, 1, -3]) - step / 2) / 3.0), atol=1e-12)
 
 
 def test_law_is_close_to_the_continuous_one() -> None:

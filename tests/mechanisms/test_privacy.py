@@ -251,6 +251,12 @@ def test_darrm_draws_exactly_the_certified_gamma() -> None:
     ]
     with pytest.raises(ValueError, match="read-only"):
         thresholds[0] = 0
+    # Of the 2**54 values of 54 bits exactly `threshold` give label 1: the last that does, and the first that does not.
+    for vote in (1, 4, 6, 10):
+        edge = int(thresholds[vote])
+        words = np.array([((edge - 1) << 10) + 1023, edge << 10], dtype=np.uint64)
+        mechanism._bits.words = lambda size, words=words: words[:size]
+        assert mechanism.aggregate(np.array([[11 - vote, vote]] * 2)).tolist() == [1, 0]
 
 
 def test_darrm_knows_its_teachers() -> None:

@@ -101,6 +101,12 @@ def test_the_far_tail_is_reached() -> None:
     # U in [0, 2**-63) and then [2**-100, 2**-100 + 2**-127): G = 100 exactly when U < 2**-100, so 99.
     assert sampler.draw(Scripted(0, 1 << 27), 1)[0] == 99
     assert sampler.draw(Scripted(0, (1 << 27) - 1), 1)[0] == 100
+    # Here the table ends with S(27) > 2**-63 and leaves no doubt, but U may still be below S(28) = 2**-65.01.
+    sampler = Magnitudes(GeometricTail(Fraction(1, 5), Fraction(1)))
+    assert sampler.reach == 27
+    edge = 2**127 // 5**28
+    assert sampler.draw(Scripted(0, edge - 1), 1)[0] == 28
+    assert sampler.draw(Scripted(0, edge + 1), 1)[0] == 27
 
 
 def test_sign_is_the_last_bit() -> None:
