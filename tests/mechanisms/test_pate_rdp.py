@@ -16,6 +16,7 @@ from darrm_torch.mechanisms.gnmax import grid_step
 from darrm_torch.mechanisms.pate_rdp import (
     _OnALine,
     _release_parameters,
+    _theorem_6,
     gnmax_renyi,
     log_chance_of_other,
     smooth_release_renyi,
@@ -53,6 +54,30 @@ def test_cost_never_exceeds_the_worst_case_and_grows_with_doubt() -> None:
     assert np.all(renyi <= orders / 400)
     assert np.all(np.diff(renyi, axis=0) <= 1e-16)  # log_q falls along the rows
     np.testing.assert_allclose(gnmax_renyi(log_q, orders, sigma=60.0, overlap=3), renyi, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("mu_2", "width"), [(2.0, 5.0), (6.0, 10.0), (30.0, 40.0)])
+def test_theorem_6_is_used_where_it_holds_and_grows_with_q_there(mu_2: float, width: float) -> None:
+    mu_1 = mu_2 + 1
+    eps_1, eps_2 = mu_1 / width**2, mu_2 / width**2
+    limit = math.exp((mu_2 - 1) * eps_2) / (mu_1 / (mu_1 - 1) * mu_2 / (mu_2 - 1)) ** mu_2  # as printed
+    order = 0.9 * mu_1
+
+    def bound(q: float) -> float:
+        return float(_theorem_6(np.log(np.array([q])), np.array([order]), np.array([mu_2]), width)[0])
+
+    qs = np.geomspace(1e-12, limit * (1 - 1e-9), 60)
+    values = [bound(q) for q in qs]
+    assert np.all(np.isfinite(values))
+    assert np.all(np.diff(values) >= 0)
+    assert bound(limit * (1 + 1e-9)) == math.inf
+    q = qs[-1]
+    a = (1 - q) / (1 - (q * math.exp(eps_2)) ** ((mu_2 - 1) / mu_2))
+    b = math.exp(eps_1) / q ** (1 / (mu_1 - 1))
+    printed = math.log((1 - q) * a ** (order - 1) + q * b ** (order - 1)) / (order - 1)
+    assert math.isclose(values[-1], printed, rel_tol=1e-9)
+    beyond = _theorem_6(np.log(np.array([q])), np.array([mu_1 + 0.1]), np.array([mu_2]), width)
+    assert beyond[0] == math.inf
 
 
 def test_unanimous_votes_cost_little_and_the_figure_is_marked() -> None:
