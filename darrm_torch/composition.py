@@ -42,8 +42,8 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
     Args:
         guarantee: of each release.
         count: number k of adaptive releases.
-        slack: the paper's delta', in (0, 1]; the total delta is ``1 - (1 - delta)^k (1 - delta')``, also where the first
-            term, ``k epsilon``, is the smallest.
+        slack: the paper's delta', in (0, 1]; the total delta is ``1 - (1 - delta)^k (1 - delta')``, also where the
+            first term, ``k epsilon``, is the smallest.
 
     Raises:
         InvalidArgument: ``count`` below 1 or ``slack`` outside (0, 1].
@@ -73,7 +73,10 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
 def optimal_composition(
     guarantee: PrivacyGuarantee | Iterable[PrivacyGuarantee], count: int = 1, *, delta: float
 ) -> PrivacyGuarantee:
-    """The smallest epsilon at ``delta`` of ``count`` adaptive releases of one guarantee, or of each of several, unlike ones.
+    """The smallest epsilon at ``delta`` of ``count`` adaptive releases of one guarantee, or of each of several.
+
+    For one guarantee this is the exact optimum of Kairouz, Oh and Viswanath (2015, Theorem 3.3), rounded up; unlike
+    ones are composed as privacy loss distributions.
 
     Raises:
         InvalidArgument: ``count`` below 1, ``delta`` outside [0, 1], or no guarantee at all.

@@ -329,19 +329,23 @@ def _distribution(dp_sgd: _DpSgd, promises: _Promises) -> _Distribution:
     return _Distribution(tuple(pmfs), units * _UNIT, dp_sgd if not promises else None)
 
 
-@lru_cache(maxsize=128)
 def _renyi_epsilon(dp_sgd: _DpSgd, delta: float) -> float:
     """From the Renyi accountant of `dp_accounting`: looser, but without sums in which a tiny delta drowns."""
+    epsilon = float(_renyi_accountant(dp_sgd).get_epsilon(delta))
+    # Each step's divergence is the logarithm of a number near 1, known to about 1e-15. Where that decides, the
+    # accountant says 0: no answer.
+    rounding = 1e-12 * sum(steps for *_, steps in dp_sgd)
+    return epsilon + rounding if epsilon > rounding else math.inf
+
+
+@lru_cache(maxsize=128)
+def _renyi_accountant(dp_sgd: _DpSgd) -> Any:
     from dp_accounting import dp_event, rdp
 
     accountant = rdp.RdpAccountant()
     for noise, rate, steps in dp_sgd:
         accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
-    epsilon = float(accountant.get_epsilon(delta))
-    # Each step's divergence is the logarithm of a number near 1, known to about 1e-15. Where that decides, the
-    # accountant says 0: no answer.
-    rounding = 1e-12 * sum(steps for *_, steps in dp_sgd)
-    return epsilon + rounding if epsilon > rounding else math.inf
+    return accountant
 
 
 def _grid_step(dp_sgd: _DpSgd, promises: _Promises) -> float:

@@ -32,15 +32,17 @@ _AT_ONCE = 500  # keys looked up in one statement
 class PrivacyLedger:
     """Gives out labels one transaction at a time: budget checked, label drawn, label and charge stored, then given out.
 
-    What a crash leaves: before the commit nothing was charged and nothing seen; after it the label is paid for and stored, and is
-    given to whoever asks the same question again, free of charge. Several processes may share one file; together they never exceed
-    the budget, and the same question has the same answer in all of them. Votes, counts and coins are never stored.
+    What a crash leaves: before the commit nothing was charged and nothing seen; after it the label is paid for and
+    stored, and is given to whoever asks the same question again, free of charge. Several processes may share one file;
+    together they never exceed the budget, and the same question has the same answer in all of them. Votes, counts and
+    coins are never stored.
 
     Args:
         path: a file, made if it is missing, or ":memory:".
         budget: the most that all labels together may cost; ``None`` keeps what the file says, no limit in a new one.
-        cost: what N labels together cost: a function of N, or one label's guarantee, of which N cost exactly N times as much
-            (in decimals, so that a hundred labels of 0.01 cost 1). Needed when there is a budget; may be given to :meth:`bind`.
+        cost: what N labels together cost: a function of N, or one label's guarantee, of which N cost exactly N times as
+            much (in decimals, so that a hundred labels of 0.01 cost 1). Needed when there is a budget; may be given to
+            :meth:`bind`.
         timeout: seconds to wait for another process that is answering.
 
     Raises:
@@ -52,8 +54,8 @@ class PrivacyLedger:
     >>> ledger.answer([b"c"], lambda new: [0])
     Traceback (most recent call last):
     ...
-    darrm_torch.errors.BudgetExceeded: 1 new label would bring the total of 3 to (0.3, 0)-DP, over the budget of (0.2, 0)-DP: \
-0 labels are left. Nothing was given out
+    darrm_torch.errors.BudgetExceeded: 3 labels would cost (0.3, 0)-DP, over the budget of (0.2, 0)-DP. Nothing was \
+given out; 0 more labels fit
     """
 
     def __init__(
@@ -201,7 +203,7 @@ class PrivacyLedger:
         }
 
     def export_json(self) -> str:
-        """The whole ledger as JSON: the report, every charge, and every label under the hexadecimal digits of its key."""
+        """The whole ledger as JSON: the report, every charge, and every label with its key in hexadecimal."""
         with self._reading() as database:
             charges = database.execute("SELECT number, labels, time FROM charges ORDER BY number").fetchall()
             labels = database.execute("SELECT key, label, charge FROM labels ORDER BY charge, key").fetchall()
@@ -221,27 +223,30 @@ class PrivacyLedger:
                 self._database.close()
                 self._process = -1
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
+        return self  # a copy of an ensemble spends from the same ledger
+
     # --- the file -------------------------------------------------------------------------------------------------
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
-        if self._cost is None:
-            raise InvalidArgument(
-                "cost", "a rule that says what N labels cost, as there is a budget", None, "Pass it to bind()."
-            )
-        total = _total(self._cost, labels)
-        return total.epsilon <= budget.epsilon and total.delta <= budget.delta
+        cost = self._cost
+        if cost is None:
+            cure = "There is a budget: pass the rule to bind()."
+            raise InvalidArgument("cost", "a rule that says what N labels cost", None, cure)
+        if not isinstance(cost, PrivacyGuarantee):
+            total = cost(labels)
+            return total.epsilon <= budget.epsilon and total.delta <= budget.delta
+        pairs = ((cost.epsilon, budget.epsilon), (cost.delta, budget.delta))
+        return all(_decimal(one) * labels <= _decimal(most) for one, most in pairs)
 
     def _check_budget(self, new: int) -> None:
-        budget = self.budget
-        if budget is None or self._fits(self.count + new, budget):
-            return
-        assert self._cost is not None
-        total = self.count + new
-        labels = "1 new label" if new == 1 else f"{new} new labels"
-        raise BudgetExceeded(
-            f"{labels} would bring the total of {total} to {_total(self._cost, total)}, over the budget of {budget}: "
-            f"{self.left(new)} labels are left. Nothing was given out"
-        )
+        budget, total = self.budget, self.count + new
+        if budget is not None and not self._fits(total, budget):
+            assert self._cost is not None
+            raise BudgetExceeded(
+                f"{total} labels would cost {_total(self._cost, total)}, over the budget of {budget}. Nothing was given "
+                f"out; {self.left(new)} more labels fit"
+            )
 
     def _open(self) -> None:
         with self._lock, _one_clear_error(self.path):
@@ -307,7 +312,7 @@ def _one_clear_error(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(
-            f"{path} cannot be used: {error}. Nothing was given out; restore the file from a copy, or see who else has it open"
+            f"{path} cannot be used: {error}. Nothing was given out; see who else has the file open, or restore a copy"
         ) from error
 
 
@@ -323,10 +328,13 @@ def _total(cost: Cost, labels: int) -> PrivacyGuarantee:
         return PrivacyGuarantee(epsilon=0.0)
     if not isinstance(cost, PrivacyGuarantee):
         return cost(labels)
-    if math.isinf(cost.epsilon):
-        return PrivacyGuarantee(epsilon=math.inf, delta=1.0)
-    epsilon, delta = (float(Decimal(repr(value)) * labels) for value in (cost.epsilon, cost.delta))
+    epsilon, delta = (float(_decimal(one) * labels) for one in (cost.epsilon, cost.delta))
     return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, delta))
+
+
+def _decimal(number: float) -> Decimal:
+    """The number as it is written; multiples of it by a count are exact."""
+    return Decimal(repr(number))
 
 
 def _plain(guarantee: PrivacyGuarantee | None) -> dict[str, float | None] | None:

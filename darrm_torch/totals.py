@@ -112,13 +112,13 @@ def total_privacy(
     """What ``labels`` labels cost together: the best of the bounds that are proven for this situation.
 
     Args:
-        teachers: what each of the K teachers promises for all that it releases, as a trained model (``votes="fixed"``) or in one
-            round (``votes="fresh"``).
+        teachers: what each of the K teachers promises for everything it can release: a trained model
+            (``votes="fixed"``), or one round of votes (``votes="fresh"``).
         overlap: r, how many teachers one record can touch; ``None``: all.
         mechanism: how labels are made of votes.
         labels: Q, how many labels are released, each asked for in the light of the ones before.
-        votes: "fixed": the same trained teachers answer everything. "fresh": each label has votes of its own, from teachers
-            re-trained (or otherwise private anew) with independent randomness.
+        votes: "fixed": the same trained teachers answer everything. "fresh": each label has votes of its own, from
+            teachers re-trained, or otherwise private anew, with independent randomness.
         delta: the delta at which the total is wanted.
 
     Raises:
@@ -136,7 +136,7 @@ def total_privacy(
     rounds = labels if votes == "fresh" else 1
     routes = (
         _outright(profiles, touched, rounds, delta),
-        _self_bounding(profiles, touched, mechanism, labels, votes, delta),
+        _self_bounding(profiles, touched, mechanism, labels, delta),
         _certified(profiles, touched, mechanism, labels, votes, delta),
         _own_coins(touched, mechanism, labels, delta),
     )
@@ -161,45 +161,44 @@ def _profile(teacher: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
 
 def _outright(profiles: list[PrivacyProfile], touched: int, rounds: int, delta: float) -> PrivacyRoute:
     """All labels are computed from the teachers by coins that do not depend on the data: post-processing."""
-    everyone = reduce(PrivacyProfile.compose, profiles)
-    bounds = [everyone.compose(rounds).epsilon(delta)]
+    bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
     if touched < len(profiles):
         bounds.append(PrivacyProfile.weakest(profiles).compose(touched * rounds).epsilon(delta))
     if touched == 1:
         bounds.append(max(profile.compose(rounds).epsilon(delta) for profile in set(profiles)))
-    which = (
-        f"the {touched} teachers that one record can touch"
-        if touched > 1
-        else "the one teacher that a record can touch"
-    )
-    again = f", in each of {rounds} rounds" if rounds > 1 else ""
+    which = "the one teacher" if touched == 1 else f"the {touched} teachers"
+    grows = "it does not grow with the number of labels" if rounds == 1 else f"in each of {rounds} rounds"
     return PrivacyRoute(
         name="teachers released outright",
         epsilon=min(bounds),
-        words=f"No more is revealed than by publishing {which}{again}; it does not grow with the number of labels."
-        if rounds == 1
-        else f"No more is revealed than by publishing {which}{again}.",
+        words=f"No more is revealed than by publishing {which} that one record can touch; {grows}.",
     )
 
 
 def _self_bounding(
-    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
+    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, delta: float
 ) -> PrivacyRoute:
+    """Theory, section 9: (Q m epsilon, Q m Delta), at the point of the teachers' profile that suits ``delta``."""
     name = "self-bounding noise"
     allowance = mechanism.self_bounding_allowance(teachers=len(profiles), overlap=touched)
     if not math.isfinite(allowance):
-        return _excluded(
-            name, "The noise is not self-bounding: its per-label guarantees do not add up for the same teachers."
-        )
+        return _excluded(name, "The noise is not self-bounding: labels of the same teachers do not add up.")
     times = labels * Fraction(allowance)
-    share = delta / float(times) * (1 - 2.0**-50)
+    share = float(_decimal(delta) / times)
+    if _decimal(share) * times > _decimal(delta):
+        share = math.nextafter(share, 0.0)
     epsilon = max(profile.epsilon(min(share, 1.0)) for profile in set(profiles))
-    total = round_up(times * Fraction(epsilon)) if math.isfinite(epsilon) else math.inf
     return PrivacyRoute(
         name=name,
-        epsilon=total,
-        words=f"{labels} labels of {allowance:g} teachers' worth each add up, at the teachers' epsilon {epsilon:.4g} for delta {share:.3g}.",
+        epsilon=round_up(times * Fraction(epsilon)) if math.isfinite(epsilon) else math.inf,
+        words=f"A label reveals at most what {allowance:g} teachers do, and labels add up: {labels} x {allowance:g} times "
+        f"({epsilon:.4g}, {share:.3g}).",
     )
+
+
+def _decimal(number: float) -> Fraction:
+    """The number as it is written, so that six times 0.000001 is 0.000006."""
+    return Fraction(repr(number))
 
 
 def _certified(
@@ -216,19 +215,21 @@ def _certified(
         return _excluded(
             name, f"The certificate is for records that touch {certificate.overlap} teachers, not {touched}."
         )
+    weakest = PrivacyProfile.weakest(profiles)
     for point in certificate.teacher:
-        if math.isfinite(point.epsilon) and any(p.delta(point.epsilon) > point.delta for p in set(profiles)):
+        if math.isfinite(point.epsilon) and weakest.delta(point.epsilon) > point.delta < max(
+            profile.delta(point.epsilon) for profile in set(profiles)
+        ):
             return _excluded(name, f"The certificate assumes teachers that are {point}; not all of these are.")
     if votes == "fixed" and labels > 1:
         return _excluded(
             name,
-            f"One label is {target}, but labels of the same teachers share the teachers' training: their guarantees do not add up.",
+            f"One label is {target}, but labels of the same teachers share their training and do not add up.",
         )
     return PrivacyRoute(
         name=name,
         epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
-        words=f"One label is {target} by its certificate"
-        + (f"; {labels} labels of independent votes compose." if labels > 1 else "."),
+        words=f"One label is {target} by its certificate; {labels} of them, of independent votes, compose.",
     )
 
 
@@ -266,17 +267,20 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     return general_composition(label, labels, slack=slack)
 
 
-def assumptions(*, teachers: int, overlap: int, votes: str = "fixed") -> tuple[str, ...]:
-    """What a guarantee about labels rests on, outside the library, in words for whoever has to sign for it."""
-    touched = "all of them" if overlap == teachers else f"at most {overlap} of them"
+def assumptions(*, teachers: int, overlap: int, votes: Literal["fixed", "fresh"] = "fixed") -> tuple[str, ...]:
+    """What a guarantee about labels rests on, outside the library, in words for whoever answers for the data."""
+    touched = (
+        f"all {teachers} teachers (nothing is assumed)"
+        if overlap == teachers
+        else (f"at most {overlap} of the {teachers} teachers; this is a promise of whoever split the data")
+    )
     return (
-        "Two data sets are neighbours if one is the other with one record added or removed; a person with several records "
-        "is protected less.",
-        f"One record can influence {touched}: of {teachers} teachers. This is a promise of whoever split the data.",
-        "Each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
-        "The teachers' training noise is independent: no two share a random seed.",
-        "The same trained teachers answer every question."
+        "Neighbours: two data sets of which one has one record more. Whoever has several records is protected less.",
+        f"Overlap: one record influences {touched}.",
+        "Training: each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
+        "Independence: the noise of no two teachers comes from the same random seed.",
+        "Votes: the same trained teachers answer every question."
         if votes == "fixed"
-        else "Every label has votes of its own, drawn anew.",
-        "Only the labels leave the house: not the votes, their counts, the teachers, or any accuracy measured on secret data.",
+        else "Votes: every label has votes of its own, made private anew.",
+        "Secrecy: only labels are given out; no votes, counts or teachers, and no accuracy measured on secret data.",
     )
