@@ -260,7 +260,7 @@ class _OnALine:
         self._cell = pace / self._CELLS
         farthest = teachers / (2 * sigma)
         # Public higher orders: up to the best one at the farthest z.
-        top = self._width * math.sqrt(-self._log_q(np.array([farthest]))[0])
+        top = self._width * math.sqrt(max(0.0, -self._log_q(np.array([farthest]))[0]))
         low = max(order - 1, 1.0 + 1e-9)
         self._seconds = np.geomspace(low, max(top, low), 256)
         step = grid_step(sigma)
@@ -280,9 +280,8 @@ class _OnALine:
     def _at(self, z: Floats) -> Floats:
         """The cost of a label at each z, (N,): nonincreasing; the worst case at z <= 0."""
         bound = _theorem_6(self._log_q(z)[:, None], np.asarray(self._order), self._seconds[None, :], self._width)
-        return np.where(
-            z > 0, np.minimum(self._order / self._width**2, bound.min(axis=1)), self._order / self._width**2
-        )
+        worst = self._order / self._width**2
+        return np.where(z > 0, np.minimum(worst, bound.min(axis=1)), worst)
 
     def loss(self) -> float:
         """The total over the labels."""

@@ -100,6 +100,14 @@ def test_given_votes_are_used() -> None:
     assert same.epsilon == 0.0
 
 
+def test_delta_is_allowed_for() -> None:
+    """Label 1 with probability 0.1 here and never there: (0, 0.1)-DP, and (epsilon, 0)-DP for no epsilon."""
+    plain, case = NoiseFreeMajority(insecure_seed=1), ([[0.9, 0.1]], [[1.0, 0.0]])
+    assert audit(plain, claim=PrivacyGuarantee(epsilon=0.0, delta=0.11), worst_case=case, seed=1).epsilon == 0.0
+    with pytest.raises(PrivacyViolation):
+        audit(plain, claim=PrivacyGuarantee(epsilon=3.0, delta=0.05), worst_case=case, seed=1)
+
+
 def test_bad_arguments_are_one_clear_error() -> None:
     with pytest.raises(InvalidArgument, match=r"^claim must be given"):
         audit(NoiseFreeMajority())

@@ -163,6 +163,14 @@ def test_sanitised_cost_bounds_the_cost_from_above() -> None:
     assert min(seen) < 0.6 * (len(counts) * order / 1600 + rest)  # and worth having
 
 
+def test_few_teachers_cost_the_worst_case_and_its_release() -> None:
+    """With 11 teachers and this much noise even unanimity proves nothing, as the DaRRM paper observes."""
+    loss = DataDependentLoss(mechanism=GNMax(sigma=40.0), counts=np.array([[11] + [0] * 9]))
+    released = loss.sanitised(delta=1e-5, order=20.0)
+    worst, rest = 20 / 1600, math.log(1e5) / 19
+    assert worst + rest < released.epsilon <= 1.1 * worst + rest + 2e-6
+
+
 def exact_divergence(order: float, shift: float, here: float, there: float) -> float:
     """Renyi divergence of N(shift, here**2) from N(0, there**2), by integration."""
 
