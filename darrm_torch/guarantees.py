@@ -172,7 +172,9 @@ class PrivacyProfile:
         if not self.is_private:
             return 1.0
         stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
-        return min(stated, _distribution(self.dp_sgd, self.promises).delta(epsilon)) if stated else 0.0
+        if stated == 0.0 or not self._is_computable:
+            return stated
+        return min(stated, _distribution(self.dp_sgd, self.promises).delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon, in nats, that is proven at ``delta``; ``math.inf`` if there is none.
@@ -186,7 +188,9 @@ class PrivacyProfile:
         if not self.is_private:
             return math.inf
         stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
-        return min(stated, _distribution(self.dp_sgd, self.promises).epsilon(delta)) if stated and delta else stated
+        if stated == 0.0 or delta == 0.0 or not self._is_computable:
+            return stated
+        return min(stated, _distribution(self.dp_sgd, self.promises).epsilon(delta))
 
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
         """Points of the curve, all of which hold at once: what the optimizer takes as ``teacher``.
@@ -209,6 +213,10 @@ class PrivacyProfile:
             if math.isfinite(epsilon := self.epsilon(fraction * at_zero)):
                 points.append(PrivacyGuarantee(epsilon=epsilon, delta=fraction * at_zero))
         return tuple(points)
+
+    @property
+    def _is_computable(self) -> bool:
+        return all(min(g.epsilon for g in points) <= _LARGEST for points, _ in self.promises)
 
     def _stated(self) -> tuple[PrivacyGuarantee, ...]:
         """What the promises say without further computation: each point of a single one, and simple composition."""
@@ -278,7 +286,7 @@ _CELLS = 16  # grid cells per standard deviation of one release: the variance gr
 _MOST_CELLS = 2**17
 _FINEST = 1e-6  # a finer grid would show the rounding of the curve
 _TAIL = 1e-15  # probability that dp_accounting may move to an infinite loss, per composition
-_LARGEST = 700.0  # an epsilon above counts as infinite once it is composed
+_LARGEST = 300.0  # e^(2 epsilon) is a float; what is larger is only added up
 _UNIT = 2.0**-53
 
 _DpSgd = tuple[tuple[float, float, int], ...]
@@ -364,7 +372,7 @@ def _grid_step(dp_sgd: _DpSgd, promises: _Promises) -> float:
         variance += count * float(weight @ (loss - weight @ loss) ** 2)
         widest, releases = max(widest, float(np.ptp(loss))), releases + count
     for points, count in promises:
-        largest = max((g.epsilon for g in points if g.epsilon <= _LARGEST), default=0.0)
+        largest = max(g.epsilon for g in points if g.epsilon <= _LARGEST)
         variance += count * largest**2
         widest, releases = max(widest, 2 * largest), releases + count
     return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / _MOST_CELLS, _FINEST)
@@ -392,7 +400,7 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
     """
     from dp_accounting.pld import pld_pmf
 
-    finite = [(g.epsilon, g.delta) for g in points if g.epsilon <= _LARGEST] or [(0.0, 1.0)]
+    finite = [(g.epsilon, g.delta) for g in points if g.epsilon <= _LARGEST]
     corners = {math.exp(e): d for e, d in sorted(finite, reverse=True)}
     corners |= {math.exp(-e): 1 - (1 - d) * math.exp(-e) for e, d in finite if e > 0}
     hull = [(0.0, 1.0)]

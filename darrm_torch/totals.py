@@ -136,7 +136,7 @@ def total_privacy(
     rounds = labels if votes == "fresh" else 1
     routes = (
         _outright(profiles, touched, rounds, delta),
-        _self_bounding(profiles, touched, mechanism, labels, delta),
+        _self_bounding(profiles, touched, mechanism, labels, votes, delta),
         _certified(profiles, touched, mechanism, labels, votes, delta),
         _own_coins(touched, mechanism, labels, delta),
     )
@@ -176,9 +176,12 @@ def _outright(profiles: list[PrivacyProfile], touched: int, rounds: int, delta: 
 
 
 def _self_bounding(
-    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, delta: float
+    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
 ) -> PrivacyRoute:
-    """Theory, section 9: (Q m epsilon, Q m Delta), at the point of the teachers' profile that suits ``delta``."""
+    """Theory, section 9: (Q m epsilon, Q m Delta), at the point of the teachers' profile that suits ``delta``.
+
+    Labels of fresh votes compose better than that: one label is (m epsilon, m Delta)-DP for every point at once.
+    """
     name = "self-bounding noise"
     allowance = mechanism.self_bounding_allowance(teachers=len(profiles), overlap=touched)
     if not math.isfinite(allowance):
@@ -188,11 +191,24 @@ def _self_bounding(
     if _decimal(share) * times > _decimal(delta):
         share = math.nextafter(share, 0.0)
     epsilon = max(profile.epsilon(min(share, 1.0)) for profile in set(profiles))
+    total = round_up(times * Fraction(epsilon)) if math.isfinite(epsilon) else math.inf
+    if votes == "fresh" and labels > 1:
+        points = PrivacyProfile.weakest(profiles).guarantees()
+        label = [
+            PrivacyGuarantee(
+                epsilon=round_up(Fraction(allowance) * Fraction(point.epsilon)),
+                delta=min(1.0, round_up(Fraction(allowance) * Fraction(point.delta))),
+            )
+            for point in points
+            if math.isfinite(point.epsilon)
+        ]
+        if label:
+            total = min(total, PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta))
     return PrivacyRoute(
         name=name,
-        epsilon=round_up(times * Fraction(epsilon)) if math.isfinite(epsilon) else math.inf,
-        words=f"A label reveals at most what {allowance:g} teachers do, and labels add up: {labels} x {allowance:g} times "
-        f"({epsilon:.4g}, {share:.3g}).",
+        epsilon=total,
+        words=f"A label reveals at most what {allowance:g} teachers do, and labels add up: "
+        f"{labels} x {allowance:g} times ({epsilon:.4g}, {share:.3g}).",
     )
 
 
@@ -229,7 +245,8 @@ def _certified(
     return PrivacyRoute(
         name=name,
         epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
-        words=f"One label is {target} by its certificate; {labels} of them, of independent votes, compose.",
+        words=f"One label is {target} by its certificate"
+        + (f"; {labels} labels of independent votes compose." if labels > 1 else "."),
     )
 
 
