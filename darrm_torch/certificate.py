@@ -134,7 +134,8 @@ class Certificate:
             compose to within the target, or the noise function is m-self-bounding with (m epsilon, m delta) within
             the target.
         rigorous: whether the corners were walked in ball arithmetic.
-        optimality_gap: how far the objective can be from the best, where a solver has told; not checked here.
+        optimality_gap: at most how much larger the solver's goal could be: sum_l w_l gamma(l) over l > K/2, with the
+            prior's weights w (twice the error that could be saved). None without a solver. Not checked here.
     """
 
     teachers: int
@@ -178,7 +179,7 @@ class SelfBoundingCertificate:
         digest: names the noise function, see :func:`gamma_digest`.
         allowance: m, promised.
         smallest: the smallest m of this noise function, rounded up; at most ``allowance``.
-        optimality_gap: how far the objective can be from the best, where a solver has told; not checked here.
+        optimality_gap: 0 where it is the best at every count of votes; None when unknown. Not checked here.
     """
 
     teachers: int

@@ -167,7 +167,9 @@ class _Problem:
                 monotone=monotone,
                 most=_CUTS,
             )
-            names = [bytes([monotone]) + np.append(*case).tobytes() for case in zip(found.counts, found.ones, strict=True)]
+            names = [
+                bytes([monotone]) + np.append(*case).tobytes() for case in zip(found.counts, found.ones, strict=True)
+            ]
             bad = found.losses - self.coin > self.budget * (1 + _TOLERANCE)
             bad &= np.array([name not in self.known for name in names])
             self.known.update(name for name, new in zip(names, bad, strict=True) if new)
@@ -215,7 +217,7 @@ class _Program:
         if samples:
             signed = np.concatenate([goal.leads, -goal.leads])
             errors = sparse.vstack([sparse.eye_array(samples)] * 2)
-            self.add_rows(sparse.hstack([-signed, -errors]), -signed.sum(axis=1))
+            self.add_rows(sparse.hstack([sparse.csr_array(-signed), -errors]), -signed.sum(axis=1))
 
     def add_rows(self, rows: Any, limits: FloatArray) -> None:
         """``row @ variables <= limit`` for each row of a matrix, dense or sparse; missing columns are zero."""

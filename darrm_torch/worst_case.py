@@ -38,8 +38,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[Any]  # float64, or objects that are balls
 
 _BLOCK = 1 << 20  # numbers held at once in one block of the walk
-_GROUPS = 4
-_LARGEST_WALK = 1e11  # about the steps of the walk, beyond which we decline: tens of minutes
+_LARGEST_WALK = 2e10  # about ten times the steps of the walk; beyond it takes minutes for each look
 _UNDERFLOW = 1e-100  # above all that underflow can lose, see regions
 
 
@@ -253,24 +252,35 @@ def _regroup(blocks: list[_Block]) -> Iterator[_Block]:
     if not blocks:
         return
     top = max(int(block.left.max()) for block in blocks)
-    rows, width = blocks[0].here.shape[1:]  # the first has placed the fewest teachers
-    for group in range(_GROUPS):
-        chosen = [np.flatnonzero(block.left * _GROUPS // (top + 1) == group) for block in blocks]
-        parts = [(block, index) for block, index in zip(blocks, chosen, strict=True) if len(index)]
-        if not parts:
-            continue
-        left = np.concatenate([block.left[index] for block, index in parts])
-        less = top - int(left.max())
-        arrays = []
-        for side in (0, 1):
-            joined = np.zeros((len(left), min(rows, int(left.max()) + 1), width - less), dtype=blocks[0][side].dtype)
-            start = 0
-            for block, index in parts:
-                kept = block[side][:, : joined.shape[1], : joined.shape[2]][index]
-                joined[start : start + len(index), : kept.shape[1], : kept.shape[2]] = kept
-                start += len(index)
-            arrays.append(joined)
-        yield _Block(*arrays, left, np.concatenate([block.counts[index] for block, index in parts]))
+    groups = 4 if sum(block.here.size for block in blocks) > _BLOCK // 16 else 1  # each group costs calls
+    for group in range(groups):
+        chosen = [np.flatnonzero(block.left * groups // (top + 1) == group) for block in blocks]
+        parts = [
+            _Block(block.here[index], block.there[index], block.left[index], block.counts[index])
+            for block, index in zip(blocks, chosen, strict=True)
+            if len(index)
+        ]
+        if parts:
+            left = np.concatenate([part.left for part in parts])
+            rows, width = blocks[0].here.shape[1:]  # the first has placed the fewest teachers
+            rows, width = min(rows, int(left.max()) + 1), width - top + int(left.max())
+            yield _Block(
+                _stack([part.here for part in parts], rows, width),
+                _stack([part.there for part in parts], rows, width),
+                left,
+                np.concatenate([part.counts for part in parts]),
+            )
+
+
+def _stack(arrays: list[Numbers], rows: int, width: int) -> Numbers:
+    """Concatenated along the first axis, each cut or filled up with zeros to ``(rows, width)``."""
+    stacked: Numbers = np.zeros((sum(len(array) for array in arrays), rows, width), dtype=arrays[0].dtype)
+    start = 0
+    for array in arrays:
+        kept = array[:, :rows, :width]
+        stacked[start : start + len(kept), : kept.shape[1], : kept.shape[2]] = kept
+        start += len(kept)
+    return stacked
 
 
 def _search_chain(
@@ -309,8 +319,8 @@ def _search_corners(
 ) -> _Cases:
     """Up to r affected teachers at any tilted corners; at (0, 0) or (1, 1) they are like unaffected ones.
 
-    The first corner may be (Delta, 0), the second then is (0, Delta). How many are at the first matters here only, at the
-    second there only, and both draw on what the others leave: running extremes over each take one factor r off the work.
+    The first corner may be (Delta, 0); the second then is (0, Delta). How many are at the first matters here only, at
+    the second there only, and both draw on what the others leave: running extremes over each save a factor r.
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     split = bool(corners) and corners[0].there == 0

@@ -20,6 +20,7 @@ from darrm_torch import (
     InvalidArgument,
     NoiseFunction,
     PrivacyGuarantee,
+    PrivacyProfile,
     SharedVotes,
     constant_noise,
     optimize_noise,
@@ -127,6 +128,15 @@ def test_overlap_and_profile_only_help() -> None:
     assert values[-1] > values[0] + 0.1
     values = [objective(optimize_noise(teachers=11, teacher=points[-1], target=target, overlap=r)) for r in (11, 5, 2)]
     assert values == sorted(values)
+
+
+def test_a_privacy_profile_is_a_teacher() -> None:
+    profile = PrivacyProfile.from_guarantee(guarantee(0.1, 1e-5))
+    arguments: dict[str, Any] = {"teachers": 5, "target": guarantee(0.2, 2e-5)}
+    noise = optimize_noise(teacher=profile, **arguments)
+    assert noise.certificate is not None
+    assert noise.certificate.teacher == profile.guarantees()
+    assert objective(noise) >= objective(optimize_noise(teacher=guarantee(0.1, 1e-5), **arguments)) - 1e-8
 
 
 # --- objectives ------------------------------------------------------------------------------------------------------

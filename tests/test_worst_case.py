@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, optimize_noise
+from darrm_torch.certificate import certify_scaled, on_grid
 from darrm_torch.regions import Region, growth_at_least
 from darrm_torch.worst_case import Losses, is_monotone, label_law, worst_losses
 
@@ -138,6 +139,25 @@ def test_oracle_is_the_brute_force(case: tuple[int, Points, float, int], values:
     assert exact <= found <= exact + 2e-14 * scale
     proven = search(gamma, points, epsilon, overlap, monotone=monotone, rigorous=True).losses[0]
     assert exact <= proven <= exact + 4e-15 * scale
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(st.sampled_from(CASES), st.lists(st.floats(0.01, 1), min_size=3, max_size=3), st.booleans(), st.booleans())
+def test_any_gamma_scaled_to_the_bound_is_private_and_tight(
+    case: tuple[int, Points, float, int], values: list[float], monotone: bool, pure: bool
+) -> None:
+    teachers, points, epsilon, overlap = case
+    delta = 0.0 if pure and epsilon else 0.003
+    region = Region(guarantees=tuple(PrivacyGuarantee(epsilon=e, delta=d) for e, d in points))
+    target = PrivacyGuarantee(epsilon=epsilon, delta=delta)
+    start = on_grid(symmetric(sorted(values) if monotone else values, teachers))
+    gamma, certificate = certify_scaled(start, region=region, overlap=overlap, target=target)
+    assert brute_loss(gamma, points, epsilon, overlap) <= delta
+    assert certificate.margin >= 0
+    if not np.array_equal(gamma, start):  # then it gave up no more than rounding asks for
+        coin = (1 - math.exp(epsilon)) / 2
+        beyond = 1 + 1e-9 + 1e-13 * math.exp(epsilon) / (delta - coin)
+        assert brute_loss(gamma * beyond, points, epsilon, overlap) > delta
 
 
 @pytest.mark.parametrize("shape", ["monotone", "free"])
