@@ -281,7 +281,7 @@ def _order(guarantee: PrivacyGuarantee) -> tuple[float, float]:
 
 # --- privacy loss distributions -----------------------------------------------------------------------------------
 
-_DEFAULT_POINTS = (0.5, 0.1, 0.01)  # of delta(0)
+_DEFAULT_POINTS = (0.5, 0.1, 0.003)  # of delta(0): over 95 % of the gain of eight points at K = 11
 _CELLS = 16  # grid cells per standard deviation of one release: the variance grows by less than 1 / (4 * 16**2)
 _MOST_CELLS = 2**17
 _FINEST = 1e-6  # a finer grid would show the rounding of the curve
@@ -307,7 +307,8 @@ class _Distribution:
     def epsilon(self, delta: float) -> float:
         epsilon, slack = math.inf, 1e-12
         if delta > self.allowance:
-            epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
+            with np.errstate(over="ignore"):  # divides by the mass of the far tail, which may be next to nothing
+                epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
             while math.isfinite(epsilon) and self.delta(epsilon) > delta:  # it adds up the losses, with rounding
                 epsilon, slack = epsilon + slack * max(1.0, epsilon), 2 * slack
         if self.dp_sgd and delta < 16 * self.allowance:
