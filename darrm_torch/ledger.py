@@ -139,19 +139,17 @@ given out; 0 more labels fit
                     new.setdefault(key, position)
             if new:
                 self._check_budget(len(new))
-                drawn = [
-                    check_integer("label", label, low=-(2**63), high=2**63 - 1) for label in draw(list(new.values()))
-                ]
-                if len(drawn) != len(new):
-                    raise InvalidArgument("draw", f"a function that returns {len(new)} labels", len(drawn))
+                # Charged before it is drawn: a file that cannot be written is noticed before votes are taken.
                 charge = database.execute(
                     "INSERT INTO charges (labels, time) VALUES (?, ?)",
                     (len(new), datetime.now(timezone.utc).isoformat(timespec="seconds")),
                 ).lastrowid
+                drawn = [check_integer("label", one, low=-(2**63), high=2**63 - 1) for one in draw(list(new.values()))]
+                if len(drawn) != len(new):
+                    raise InvalidArgument("draw", f"a function that returns {len(new)} labels", len(drawn))
                 answers = dict(zip(new, drawn, strict=True))
-                database.executemany(
-                    "INSERT INTO labels VALUES (?, ?, ?)", [(key, label, charge) for key, label in answers.items()]
-                )
+                rows = [(key, label, charge) for key, label in answers.items()]
+                database.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
                 known.update(answers)
         return [known[key] for key in keys]
 
