@@ -177,9 +177,10 @@ def _recertify_label(gamma: FloatArray, claim: dict[str, Any]) -> Certificate:
 
 
 def _recertify_self_bounding(gamma: FloatArray, claim: dict[str, Any]) -> SelfBoundingCertificate:
-    certificate = certify_self_bounding(gamma, overlap=claim["overlap"], allowance=claim["allowance"])
+    overlap = check_overlap(claim["overlap"], len(gamma) - 1)
+    certificate = certify_self_bounding(gamma, overlap=overlap, allowance=check_number("allowance", claim["allowance"]))
     if certificate is None:
-        raise PrivacyViolation(f"gamma is not {claim['allowance']!r}-self-bounding for overlap {claim['overlap']}")
+        raise PrivacyViolation(f"gamma is not {claim['allowance']}-self-bounding for overlap {overlap}")
     return replace(certificate, optimality_gap=claim["optimality_gap"])
 
 

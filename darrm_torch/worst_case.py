@@ -107,21 +107,8 @@ def worst_losses(
     Raises:
         InvalidArgument: a search too large to be run.
     """
-    teachers = len(law) - 1
     arithmetic = _Balls() if rigorous else _Floats(overlap)
-    if monotone:
-        corners, cases = region.chain, _search_chain
-        inner, cells = max(len(region.chain) - 2, 0), (overlap + 1) * (teachers + 1)
-    else:
-        corners, cases = region.tilted, _search_corners
-        inner, cells = max(len(region.tilted) - 2, 0), (overlap + 1) * (teachers + 1)
-    if math.comb(overlap + inner, inner) * cells > _LARGEST_WALK:
-        raise InvalidArgument(
-            "teacher",
-            f"a promise with fewer corners than {len(corners)} for {teachers} teachers and overlap {overlap}",
-            region.guarantees,
-            "Give fewer guarantees (any subset is sound)" + ("." if monotone else ', or shape="monotone".'),
-        )
+    corners, cases = (region.chain, _search_chain) if monotone else (region.tilted, _search_corners)
     found: list[tuple[FloatArray, IntArray, IntArray]] = []
     with arithmetic.context():
         for losses, counts, ones in cases(arithmetic, law, corners, overlap, growth):
@@ -218,6 +205,19 @@ class _Block(NamedTuple):
     counts: IntArray  # (b, corners so far)
 
 
+def _walk_all(steps: list[tuple[Any, Any]], begin: _Block) -> Iterator[_Block]:
+    """:func:`_walk`, unless it would take too long."""
+    overlap = int(begin.left[0])
+    if math.comb(overlap + len(steps), len(steps)) * begin.here.size > _LARGEST_WALK:
+        raise InvalidArgument(
+            "teacher",
+            f"a promise with fewer corners, for {begin.here.shape[-1] - 1} teachers and overlap {overlap}",
+            f"{len(steps)} corners to combine",
+            'Give fewer guarantees (any subset is sound), or use shape="monotone".',
+        )
+    yield from _walk(steps, begin)
+
+
 def _walk(steps: list[tuple[Any, Any]], block: _Block) -> Iterator[_Block]:
     """All ways to place up to ``left`` teachers at the corners in ``steps``, in blocks of bounded size."""
     if not steps:
@@ -288,8 +288,8 @@ def _search_chain(
 ) -> _Cases:
     """All r affected teachers on the chain: O(K^2) counts for one guarantee.
 
-    The first corner is (Delta, 0) and the last (1, 1 - Delta): the zeros and the ones among these four need no step. So
-    the walk is over the corners between, for all counts of the first (here) and of the last (there) at once.
+    The first corner is (Delta, 0) and the last (1, 1 - Delta): a chance of 0 or 1 needs no step. So the walk is over
+    the corners between, for all counts of the first (here) and of the last (there) at once.
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     first, last = corners[0], corners[-1]
@@ -298,7 +298,7 @@ def _search_chain(
     steps = [(arithmetic.pair(corner.here), arithmetic.pair(corner.there)) for corner in corners[1:-1]]
     ones = np.arange(spare + 1)
     begin = _Block(here[None], there[None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
-    for block in _walk(steps, begin):
+    for block in _walk_all(steps, begin):
         b = np.arange(len(block.left))[:, None, None]
         firsts = np.arange(int(block.left.max()) + 1)[None, :, None]
         lasts = block.left[:, None, None] - firsts
@@ -327,7 +327,7 @@ def _search_corners(
     here = _powers(start, arithmetic.pair(corners[0].here if split else Fraction(0)), overlap if split else 0)
     steps = [(arithmetic.pair(c.here), arithmetic.pair(c.there)) for c in (corners[2:] if split else corners)]
     begin = _Block(here[None], here[None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
-    for block in _walk(steps, begin):
+    for block in _walk_all(steps, begin):
         above, below = arithmetic.upper(block.here), arithmetic.lower(block.there)
         ones = np.arange(above.shape[2])
         room = block.left[:, None] + spare - ones  # for the first two corners, and for unaffected zeros
