@@ -242,8 +242,8 @@ given out; 0 more labels fit
         if budget is not None and not self._fits(total, budget):
             assert self._cost is not None
             raise BudgetExceeded(
-                f"{total} labels would cost {_total(self._cost, total)}, over the budget of {budget}. Nothing was given "
-                f"out; {self.left(new)} more labels fit"
+                f"{total} labels would cost {_total(self._cost, total)}, over the budget of {budget}. Nothing was "
+                f"given out; {self.left(new)} more labels fit"
             )
 
     def _open(self) -> None:
