@@ -7,13 +7,14 @@ READY := $(VENV)/.ready
 DATA ?= auto
 ARGS ?=
 
-.PHONY: demo test test-all lint benchmark clean help
+.PHONY: demo test test-all lint format benchmark clean help
 
 help:
 	@echo "make demo       private teachers -> private labels -> student, on real images (DATA=$(DATA), ARGS='...')"
 	@echo "make test       the quick test suite"
 	@echo "make test-all   every test, the slow ones too"
 	@echo "make lint       ruff and mypy --strict"
+	@echo "make format     ruff's formatting and fixes"
 	@echo "make benchmark  speed of the solver, the mechanisms and the ledger"
 
 demo: $(READY)
@@ -34,6 +35,10 @@ benchmark: $(READY)
 	$(BIN)/python -m benchmarks.solver
 	$(BIN)/python -m benchmarks.labelling
 	$(BIN)/python -m benchmarks.ledger
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from .guarantees import PrivacyGuarantee, PrivacyProfile
 from .ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
 from .noise import NoiseFunction, self_bounding_noise
-from .opacus import read_privacy, weights_digest
+from .opacus import Accepted, read_teachers, weights_digest
 from .store import fetch_noise
 from .totals import TotalPrivacy, total_privacy
 
@@ -105,6 +105,8 @@ class PrivateMajorityEnsemble(nn.Module):
         use: Literal["profile", "point"] = "profile",
         classes: Sequence[int] | None = None,
         ledger: PrivacyLedger | None = None,
+        data_loaders: Iterable[Any] | None = None,
+        accept: Collection[Accepted] = (),
     ) -> PrivateMajorityEnsemble:
         """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
 
@@ -122,6 +124,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 paper does.
             classes: see the class.
             ledger: see the class.
+            data_loaders: the loaders they were trained with, one for each, to see that they drew Poisson samples.
+            accept: findings to go on with, by name, see :func:`~darrm_torch.read_privacy`.
 
         Raises:
             InvalidArgument: neither or both of ``allowance`` and ``target``, or not one engine for each model.
@@ -135,9 +139,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
             )
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
-        profiles = [
-            read_privacy(engine, module=model, delta=delta) for model, engine in zip(models, engines, strict=True)
-        ]
+        profiles = read_teachers(engines, modules=models, data_loaders=data_loaders, delta=delta, accept=accept)
         count = len(profiles)
         point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
         if noise == "self-bounding":
@@ -277,8 +279,8 @@ class PrivateMajorityEnsemble(nn.Module):
         different = [name for name, value in self._identity.items() if state.get(name) != value]
         if different:
             raise UnprovenPrivacy(
-                f"this state_dict belongs to another ensemble (other {', '.join(different)}); its labels would not have "
-                "the guarantee of this one. Build an ensemble from those teachers and their own accountants instead."
+                f"this state_dict belongs to another ensemble (other {', '.join(different)}); its labels would not "
+                "have the guarantee of this one. Build an ensemble from those teachers and their own accountants"
             )
 
 

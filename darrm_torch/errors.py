@@ -1,6 +1,6 @@
 """One small tree of errors. Each message says what was expected, what was got and what to do.
 
-Everything derives from :class:`ValueError`, so a caller who validates input with ``except ValueError`` sees all of them.
+Everything derives from :class:`ValueError`, so ``except ValueError`` around one's own input sees all of them.
 """
 
 from __future__ import annotations

@@ -18,8 +18,10 @@ import multiprocessing.connection
 import os
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,10 +69,8 @@ class TrainingSettings:
         return math.ceil(shard_size / self.batch_size)
 
 
-def assign_shards(
-    records: Sequence[bytes], *, teachers: int, overlap: int = 1, key: bytes
-) -> list[NDArray[np.int64]]:
-    """Shards in which every record is in exactly ``overlap`` of the ``teachers``, decided by a keyed hash of the record.
+def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, key: bytes) -> list[NDArray[np.int64]]:
+    """Shards that hold every record exactly ``overlap`` times, decided by a keyed hash of the record alone.
 
     Each record ranks the teachers by a keyed hash of (record, teacher) and enters the shards of the first ``overlap``.
     Adding or removing a record therefore changes ``overlap`` shards and leaves the others as they are.
@@ -269,6 +269,20 @@ def _count_step() -> None:
         _counter.value += 1
 
 
+@contextmanager
+def _without_known_warnings() -> Iterator[None]:
+    """Silence what Opacus and Torch say at every teacher of things that are as they should be."""
+    with warnings.catch_warnings():
+        for message in (
+            "Secure RNG turned off",  # torchcsprng, which it would need, is no longer published
+            "Full backward hook is firing",
+            "grad and param do not obey the gradient layout contract",
+        ):
+            warnings.filterwarnings("ignore", message=message)
+        yield
+
+
+@_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
     dataset: TensorDataset,
@@ -285,8 +299,8 @@ def train_teacher(
 
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
-    model = build_model().to(device, memory_format=torch.channels_last).train()
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+    model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()
     steps = settings.steps_per_epoch(shard_size)
     accountant = None

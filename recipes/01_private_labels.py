@@ -104,9 +104,12 @@ def run(chosen: argparse.Namespace) -> None:
 
     quieten()
     task = load_task(chosen.data, classes=chosen.classes, folder=chosen.data_folder, limit=chosen.limit)
-    print(f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records,")
-    print(f"          {len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}")
-    check_integer("queries", chosen.queries, low=1, high=len(task.public_labels))
+    print(
+        report.paragraph(
+            f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records, "
+            f"{len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}."
+        )
+    )
     usual = DEFAULTS[task.source]
     settings = experiment.Settings(
         source=task.source,
@@ -130,6 +133,7 @@ def run(chosen: argparse.Namespace) -> None:
         seed=chosen.seed,
         limit=chosen.limit,
     )
+    check_integer("queries", settings.queries, low=1, high=len(task.public_labels))
     folder = chosen.run or Path("runs") / f"{task.source}-{task.classes}"
     experiment.claim_folder(folder, settings)
     print(f"Run       {folder}")
@@ -137,17 +141,15 @@ def run(chosen: argparse.Namespace) -> None:
     results = experiment.label_and_teach(folder, settings, task, private, plain)
     report.write(folder, results)
     print(report.table(results))
-    print(f"\nWritten: {folder / 'results.json'}, {folder / 'figure.png'}")
+    print(f"\nWritten: results.json and figure.png in {folder}")
 
 
 def quieten() -> None:
     """Silence what Opacus, Torch and Lightning say about things that are as they should be here."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", message="Secure RNG turned off")
     warnings.filterwarnings("ignore", message=".*does not have many workers")
-    warnings.filterwarnings("ignore", message=".*Optimal order is the largest alpha")
-    warnings.filterwarnings("ignore", message="Full backward hook is firing")
+    warnings.filterwarnings("ignore", message="You defined a `validation_step`")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The steps of the end-to-end recipe; each leaves its result in the run folder, so a stopped run goes on where it was."""
+"""The steps of the end-to-end recipe; each leaves its result in the run folder, so a stopped run can go on."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Settings:
         check_number("allowance", self.allowance, low=0, low_open=True, high_open=True)
         if self.epsilon is not None:
             check_number(
-                "epsilon", self.epsilon, low=0, low_open=True, high_open=True, cure="A label that tells nothing costs 0."
+                "epsilon", self.epsilon, low=0, low_open=True, high_open=True, cure="Only a coin costs nothing."
             )
         check_integer("queries", self.queries, low=1)
         check_number("total-delta", self.total_delta, low=0, high=1, low_open=True, high_open=True)
@@ -88,7 +88,7 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     if different:
         listing = ", ".join(f"{name}: {found.get(name)} there, {wanted[name]} now" for name in different)
         raise InvalidArgument(
-            "run", "a folder of the same settings", str(folder), f"Give another --run, or the settings of the old: {listing}"
+            "run", "a folder of the same settings", str(folder), f"Give another --run or the old settings: {listing}"
         )
 
 
@@ -204,13 +204,11 @@ def build_ensembles(
         ),
         "darrm-optimal": optimal,
         "darrm-profile": from_opacus("darrm-profile", target=target),
-        "noise-free": private_ensemble("noise-free", dt.NoiseFreeMajority()),
+        "noise-free": private_ensemble("noise-free", dt.NoiseFreeMajority(classes=2)),
     }
 
 
-def label_accuracy(
-    mechanism: Any, counts: Tensor, truth: Tensor, *, queries: int
-) -> tuple[float, float]:
+def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: int) -> tuple[float, float]:
     """Mean and standard deviation, over ``DRAWS`` draws of the queries, of the share of labels that are right.
 
     An evaluation by someone who may see the votes: these labels are thrown away, not released, not charged.
@@ -300,6 +298,7 @@ def label_and_teach(
         "settings": json.loads(json.dumps(asdict(settings))),
         "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
         "teachers": describe_teachers(ensembles, settings, task),
+        "target": asdict(ensembles["darrm-optimal"].noise.target),
         "methods": rows,
         "notes": remarks(ensembles, settings),
     }
@@ -318,11 +317,14 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         delta=settings.total_delta,
     )
     return [
+        f"Noise is chosen for {optimal.noise.target} of one label; the column says what is proven of it in the end, by "
+        "whichever argument proves most.",
         f"DaRRM rows and the noise-free one assume that a record touches r = {settings.assumed_overlap} of the "
         f"{settings.teachers} teachers. GNMax protects only the votes of teachers without privacy and takes the true "
         f"r = {touched} of these shards.",
-        f"As if the teachers were re-drawn for every label, as the paper composes, {settings.queries} optimal labels would "
-        f"cost ({redrawn.epsilon:.3f}, {redrawn.delta:.2g}): no guarantee here, since all labels come from the same ones.",
+        f"As if the teachers were re-drawn for every label, as the paper composes, {settings.queries} optimal labels "
+        f"would cost ({redrawn.epsilon:.3f}, {redrawn.delta:.2g}): no guarantee here, where all labels come from the "
+        "same ones.",
         f"For these shards themselves (r = {touched}) all labels of a noise-free majority cost "
         f"({outright.epsilon:.4f}, {outright.delta:.3g}), however many are asked. Add noise only where one label must "
         "cost less than that.",

@@ -18,10 +18,12 @@ def table(results: dict[str, Any]) -> str:
     asked = f"{settings['queries']} labels"
     lines = [
         "",
-        f"Teachers  {settings['teachers']} of them; (epsilon, Delta) of each as its accountant says: "
-        f"({teachers['accountant_epsilon']:.4f}, {settings['delta']:g}),",
-        f"          and by its privacy loss distribution: ({teachers['epsilon']:.4f}, {settings['delta']:g}).",
-        f"          Accuracy: private {spread(teachers['private_accuracy'])}, plain {spread(teachers['plain_accuracy'])}.",
+        paragraph(
+            f"Teachers  {settings['teachers']} of them; each is ({teachers['accountant_epsilon']:.4f}, "
+            f"{settings['delta']:g})-DP as its accountant says, ({teachers['epsilon']:.4f}, {settings['delta']:g})-DP "
+            "by its privacy loss distribution. Accuracy of a single one, lowest / median / highest: private "
+            f"{spread(teachers['private_accuracy'])}, plain {spread(teachers['plain_accuracy'])}."
+        ),
         "",
         f"{'method':<23}{'one label':>14}{'label':>16}{asked:>15}{'student':>11}",
         f"{'':<23}{'epsilon':>14}{'accuracy':>16}{'epsilon':>15}{'accuracy':>11}",
@@ -40,15 +42,19 @@ def table(results: dict[str, Any]) -> str:
     lines.append("-" * (WIDTH - 1))
     label, total = results["methods"][0]["label"], results["methods"][0]["total"]
     notes = [
-        f"Epsilons in nats, add/remove one record; one label at delta = {label['delta']:.3g}, all at {total['delta']:.3g}. "
-        f"Label accuracy: mean and standard deviation over {DRAWS} draws of {settings['queries']} queries, an "
-        "evaluation that sees the votes and is not released.",
+        f"Epsilons in nats, add/remove one record; one label at delta = {label['delta']:.3g}, all at "
+        f"{total['delta']:.3g}. Label accuracy: mean and standard deviation over {DRAWS} draws of "
+        f"{settings['queries']} queries, an evaluation that sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
     ]
-    for note in notes:
-        lines += textwrap.wrap(note, WIDTH - 1, subsequent_indent="    " if note.startswith("[") else "")
+    lines += [paragraph(note, indent=4 if note.startswith("[") else 0) for note in notes]
     return "\n".join(lines)
+
+
+def paragraph(text: str, *, indent: int = 10) -> str:
+    """Text wrapped to the width, its later lines indented."""
+    return textwrap.fill(text, WIDTH - 1, subsequent_indent=" " * indent)
 
 
 def spread(values: list[float]) -> str:
@@ -79,7 +85,10 @@ def figure(file: Path, results: dict[str, Any]) -> None:
         if row["gamma"] is not None:
             left.plot(row["gamma"], color=colours[index], marker=markers[index], label=row["title"])
     left.set(
-        xlabel="votes for class 1", ylabel="Pr[the majority is told, no coin]", ylim=(-0.03, 1.05), title="Noise functions"
+        xlabel="votes for class 1",
+        ylabel="gamma: Pr[the majority is told, not a coin]",
+        ylim=(-0.03, 1.05),
+        title="Noise functions",
     )
     left.legend(fontsize=8, loc="lower right", framealpha=0.9)
     heights = range(len(methods))
@@ -101,8 +110,9 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     )
     right.set_yticks(list(heights), [row["title"] for row in methods])
     right.invert_yaxis()
-    right.set(xlim=(0.4, 1.0), xlabel="accuracy", title="At the same guarantee of one label")
-    right.legend(loc="lower center", bbox_to_anchor=(0.5, -0.28), ncol=2, frameon=False)
+    lowest = min(0.5, *(row[which] for row in methods for which in ("label_accuracy", "student_accuracy")))
+    right.set(xlim=(lowest, 1.0), xlabel="accuracy (a coin: 0.5)", title="At the same guarantee of one label")
+    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     partial = file.with_suffix(".partial.png")
     figure.savefig(partial, dpi=130)
     plt.close(figure)

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
 
-
 POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
 
 
@@ -78,7 +77,7 @@ def test_budget_refuses_the_whole_batch() -> None:
         models, dt.DaRRM(noise), profiles=[dt.PrivacyProfile.from_guarantee(pure)] * 51, ledger=ledger
     )
     ensemble(torch.rand(8, 1))
-    with pytest.raises(dt.BudgetExceeded, match="2 labels are left"):
+    with pytest.raises(dt.BudgetExceeded, match="2 more labels fit"):
         ensemble(torch.rand(3, 1))
     assert ledger.count == 8
     ensemble(torch.rand(2, 1))
@@ -97,12 +96,11 @@ def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
         free([Says(0.1), Says(0.5), Says(0.8)], ledger=dt.PrivacyLedger(file))
     with pytest.raises(dt.LedgerError, match="rules"):
         free(models, ledger=dt.PrivacyLedger(file), overlap=1)
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+    profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * 3
+    ledger = dt.PrivacyLedger(file)
     with pytest.raises(dt.LedgerError, match="mechanism"):
-        noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
-        dt.PrivateMajorityEnsemble(
-            models, dt.DaRRM(noise), profiles=[dt.PrivacyProfile.from_guarantee(POINT)] * 3, ledger=dt.PrivacyLedger(file),
-            delta=1e-5,
-        )  # fmt: skip
+        dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
 
 
 def test_every_form_of_output() -> None:
@@ -250,9 +248,7 @@ def test_the_whole_profile_needs_less_noise_than_one_point(
 
 def test_from_opacus_self_bounding_adds_up(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
     _, models, engines = zip(*trained, strict=True)
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(
-        models, engines, delta=1e-3, allowance=1.0, noise="self-bounding"
-    )
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, noise="self-bounding")
     routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=2e-3).routes}
     stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
     assert routes["self-bounding noise"].epsilon == pytest.approx(2 * stated, rel=1e-6)
@@ -284,7 +280,7 @@ def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn
     assert ensemble.privacy_report(as_dict=True)["total"] is None
     ensemble(torch.rand(4, 4))
     text = ensemble.privacy_report()
-    for part in ("4 labels", "operating system", "One label", "All of them", "independent"):
+    for part in ("4 labels", "operating system", "One label", "All of them", "noise", "Secrecy"):
         assert part in text
 
 

@@ -14,8 +14,8 @@ import darrm_torch
 PACKAGE = Path(darrm_torch.__file__).parent
 # Each module may import only from those before it.
 ORDER = [
-    "errors", "guarantees", "composition", "regions", "priors", "worst_case", "certificate", "noise", "program", "store",
-    "mechanisms", "totals", "ledger", "opacus", "teachers", "ensemble", "lightning",
+    "errors", "guarantees", "composition", "regions", "priors", "worst_case", "certificate", "noise", "program",
+    "store", "mechanisms", "totals", "ledger", "opacus", "teachers", "ensemble", "lightning",
 ]  # fmt: skip
 LIGHT = ORDER[: ORDER.index("opacus")]
 

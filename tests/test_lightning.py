@@ -15,7 +15,6 @@ import darrm_torch as dt
 from darrm_torch.lightning import PrivacyReport, PrivateLabelDataModule, StudentModule
 
 
-
 def ensemble(ledger: dt.PrivacyLedger | None = None) -> dt.PrivateMajorityEnsemble:
     torch.manual_seed(1)
     models = [nn.Linear(4, 2) for _ in range(5)]
@@ -27,7 +26,8 @@ def ensemble(ledger: dt.PrivacyLedger | None = None) -> dt.PrivateMajorityEnsemb
 def data(teachers: dt.PrivateMajorityEnsemble, **how: int) -> PrivateLabelDataModule:
     inputs = torch.rand(60, 4, generator=torch.Generator().manual_seed(2))
     test = TensorDataset(inputs[:20], torch.zeros(20, dtype=torch.int64))
-    return PrivateLabelDataModule(teachers, inputs, validation=test, test=test, **{"queries": 12, "batch_size": 5, **how})
+    sizes = {"queries": 12, "batch_size": 5, **how}
+    return PrivateLabelDataModule(teachers, inputs, validation=test, test=test, **sizes)
 
 
 def trainer(folder: Path, **how: object) -> L.Trainer:
@@ -57,7 +57,8 @@ def test_a_second_run_on_the_same_ledger_pays_nothing(tmp_path: Path) -> None:
 def test_the_loaders_serve_what_they_say() -> None:
     module = data(ensemble())
     inputs = torch.rand(60, 4, generator=torch.Generator().manual_seed(2))
-    served = {tuple(row.tolist()): int(label) for rows, labels in module.train_dataloader() for row, label in zip(rows, labels)}
+    rows, labels = map(torch.cat, zip(*module.train_dataloader(), strict=True))
+    served = {tuple(row.tolist()): int(label) for row, label in zip(rows, labels, strict=True)}
     assert served == {
         tuple(inputs[index].tolist()): int(label) for index, label in zip(module.queries, module.labels, strict=True)
     }

@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from darrm_torch import InvalidArgument, TrainingSettings, assign_shards, contiguous_shards, load_teacher, train_teachers
+from darrm_torch import (
+    InvalidArgument,
+    TrainingSettings,
+    assign_shards,
+    contiguous_shards,
+    load_teacher,
+    train_teachers,
+)
 from darrm_torch.teachers import train_teacher
-
 
 
 def build() -> nn.Module:
@@ -110,8 +116,8 @@ def test_training_does_not_depend_on_the_size_of_the_shard() -> None:
 
 
 def test_the_noisy_sum_is_divided_by_a_public_number() -> None:
-    # From zero weights one step of size 1 moves the weights by (clipped sum + noise) / batch size, whatever the shard's size:
-    # under 1,000 records of clipping norm 1e-6 the sum vanishes and the same noise must move both alike.
+    # From zero weights a step of size 1 moves them by (clipped sum + noise) / batch size, whatever the shard's size:
+    # with gradients clipped to 1e-6 the sum vanishes, and the same noise must move both alike.
     setting = TrainingSettings(batch_size=10, epochs=1, learning_rate=1.0, max_grad_norm=1e-6, noise_multiplier=1e6)
     moved = []
     for count in (10, 1000):
@@ -187,8 +193,14 @@ def build():
 
 if __name__ == "__main__":
     train_teachers(
-        Path(sys.argv[1]), build_model=build, inputs=torch.rand(2000, 4), labels=torch.zeros(2000, dtype=torch.int64),
-        shards=[np.arange(2000)] * 4, shard_size=2000, settings=TrainingSettings(batch_size=1, epochs=50), progress=False,
+        Path(sys.argv[1]),
+        build_model=build,
+        inputs=torch.rand(2000, 4),
+        labels=torch.zeros(2000, dtype=torch.int64),
+        shards=[np.arange(2000)] * 4,
+        shard_size=2000,
+        settings=TrainingSettings(batch_size=1, epochs=50),
+        progress=False,
     )
 """
 

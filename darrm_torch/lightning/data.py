@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -53,7 +54,10 @@ class PrivateLabelDataModule(L.LightningDataModule):
         check_integer("queries", queries, low=1)
         if queries > len(self._public):
             raise InvalidArgument("queries", f"at most the {len(self._public)} public inputs", queries)
-        self._validation, self._test = validation, test
+        # Lightning takes a loader for given as soon as there is such a method: without the data there must be none.
+        for name, dataset in (("val_dataloader", validation), ("test_dataloader", test)):
+            if dataset is not None:
+                setattr(self, name, partial(self._loader, dataset, shuffle=False))
         self.batch_size = check_integer("batch_size", batch_size, low=1)
         order = torch.randperm(len(self._public), generator=torch.Generator().manual_seed(seed)).tolist()
         self.queries: list[int] = order[:queries]
@@ -83,14 +87,6 @@ class PrivateLabelDataModule(L.LightningDataModule):
     def unlabelled_dataloader(self) -> DataLoader[Any]:
         """Batches of the public inputs that were not labelled."""
         return self._loader(Subset(self._public, self.unlabelled), shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Validation batches; none when no validation set was given."""
-        return [] if self._validation is None else self._loader(self._validation, shuffle=False)
-
-    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Test batches; none when no test set was given."""
-        return [] if self._test is None else self._loader(self._test, shuffle=False)
 
     def _loader(self, dataset: Dataset[Any], *, shuffle: bool) -> DataLoader[Any]:
         return DataLoader(dataset, batch_size=self.batch_size, shuffle=shuffle, collate_fn=default_collate)

@@ -31,8 +31,6 @@ class PrivacyReport(L.Callback):
         for logger in trainer.loggers:
             logger.log_metrics(metrics)
 
-    def on_save_checkpoint(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put the report into the checkpoint."""
         checkpoint["darrm_privacy_report"] = self._ensemble.privacy_report(as_dict=True)
