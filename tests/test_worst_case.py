@@ -240,7 +240,7 @@ def test_a_search_too_large_is_declined() -> None:
     points = [(0.1 * k, 10.0**-k) for k in range(1, 9)]
     with pytest.raises(InvalidArgument, match=r"fewer corners, for 101 .* Give fewer guarantees"):
         search(np.ones(102), points, 1.0, 101, monotone=True)
-    with pytest.raises(InvalidArgument, match='or shape="monotone"'):
+    with pytest.raises(InvalidArgument, match='or use shape="monotone"'):
         search(np.ones(302), [(0.1, 1e-5)], 1.0, 301)
 
 
