@@ -35,6 +35,7 @@ _FEW_RECORDS = 1000
 _MOST_RUNS = {"prv": 20, "rdp": 200}  # beyond, Opacus' accountants take many seconds
 _LEAST_NOISE = {"prv": 0.2, "rdp": 0.0}
 _SAME_NOISE = 0.99  # correlation of two teachers' updates
+_SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +284,7 @@ def check_independent(
             correlation = float(updates[earlier] @ updates[number])
             if correlation > _SAME_NOISE:
                 _refuse(
-                    "seeds" in accept and correlation < 1 - 1e-9,
+                    "seeds" in accept and correlation < _SAME_WEIGHTS,
                     f"teachers {earlier} and {number} have {'updates' if initial is not None else 'weights'} that "
                     f"correlate by {correlation:.4f}: they were trained with the same noise, or started alike and "
                     "hardly moved. Train each teacher with a seed of its own; give initial= if they started alike; "
