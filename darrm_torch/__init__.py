@@ -15,7 +15,7 @@ _HOME = {
     "composition": ("general_composition", "optimal_composition", "simple_composition"),
     "totals": ("PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"),
     "ledger": ("PrivacyLedger",),
-    "opacus": ("PrivacyReading", "read_privacy"),
+    "opacus": ("PrivacyReading", "check_independent", "read_privacy", "read_teachers"),
     "certificate": (
         "Certificate",
         "SelfBoundingCertificate",
