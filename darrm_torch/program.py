@@ -213,11 +213,11 @@ class _Program:
         self._rows = sparse.csr_array((0, columns))
         self._limits = np.zeros(0)
         if nondecreasing and size > 1:
-            order = sparse.eye_array(size - 1, size) - sparse.eye_array(size - 1, size, k=1)
+            order = sparse.diags_array([1.0, -1.0], offsets=[0, 1], shape=(size - 1, size))
             self.add_rows(order, np.zeros(size - 1))
         if samples:
             signed = np.concatenate([goal.leads, -goal.leads])
-            errors = sparse.vstack([sparse.eye_array(samples)] * 2)
+            errors = sparse.vstack([sparse.diags_array(np.ones(samples))] * 2)
             self.add_rows(sparse.hstack([sparse.csr_array(-signed), -errors]), -signed.sum(axis=1))
 
     def add_rows(self, rows: Any, limits: FloatArray) -> None:
