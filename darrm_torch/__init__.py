@@ -34,6 +34,7 @@ _HOME = {
     "priors": ("BetaVotes", "IndependentVotes", "SharedVotes"),
     "program": ("optimize_noise",),
     "store": ("fetch_noise",),
+    "plurality": ("PluralityVotes",),
     "mechanisms": (
         "Audit",
         "ConfidentGNMax",
@@ -46,6 +47,8 @@ _HOME = {
         "Mechanism",
         "NoiseFreeMajority",
         "PermuteAndFlip",
+        "SelfBoundingPlurality",
+        "VotePrivatePlurality",
         "audit",
     ),
     "ensemble": ("PrivateMajorityEnsemble",),

@@ -8,6 +8,7 @@ from .gnmax import GNMax
 from .laplace import LNMax
 from .noise_free import NoiseFreeMajority
 from .pate_rdp import DataDependentGuarantee, DataDependentLoss
+from .plurality import SelfBoundingPlurality, VotePrivatePlurality
 from .selection import ExponentialMechanism, PermuteAndFlip
 
 __all__ = [
@@ -22,5 +23,7 @@ __all__ = [
     "Mechanism",
     "NoiseFreeMajority",
     "PermuteAndFlip",
+    "SelfBoundingPlurality",
+    "VotePrivatePlurality",
     "audit",
 ]

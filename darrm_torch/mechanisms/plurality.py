@@ -1,0 +1,255 @@
+"""Mechanisms made of a table: the self-bounding plurality, and the best plurality for teachers without privacy."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from ..certificate import check_overlap
+from ..errors import InvalidArgument, check_integer, check_number
+from ..guarantees import PrivacyGuarantee
+from ..plurality import (
+    VAGUE_VOTES,
+    PluralityPrior,
+    Standings,
+    VoteTable,
+    check_plurality_prior,
+    self_bounding_table,
+    standings,
+    vote_private_table,
+    votes_within,
+)
+from .base import Mechanism, check_request
+from .gaussian import pure_composition
+from .sampling import Floats, Integers, RandomBits, fair_argmax
+
+__all__ = ["SelfBoundingPlurality", "VotePrivatePlurality"]
+
+_HISTOGRAMS = 250  # for which the linear program takes about a second
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plurality(Mechanism):
+    """Draws ``sample`` of the K votes and looks their histogram up in a table; both exactly."""
+
+    teachers: int = 0  # must be given: zero is refused
+    classes: int = 0
+    overlap: int | None = None
+    prior: PluralityPrior = VAGUE_VOTES
+    sample: int | None = None
+    _table: VoteTable = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = check_integer("teachers", self.teachers, low=1)
+        classes = check_integer("classes", self.classes, low=2)
+        sample = (
+            votes_within(_HISTOGRAMS, votes=count, classes=classes)
+            if self.sample is None
+            else check_integer("sample", self.sample, low=1, high=count)
+        )
+        for name, value in {
+            "teachers": count,
+            "classes": classes,
+            "overlap": None if self.overlap is None else check_overlap(self.overlap, count),
+            "prior": check_plurality_prior(self.prior),
+            "sample": sample,
+        }.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_table", self._solve(standings(sample, classes)))
+
+    @abstractmethod
+    def _solve(self, space: Standings) -> VoteTable: ...
+
+    @property
+    def _touched(self) -> int:
+        """The overlap, as a number."""
+        return check_overlap(self.overlap, self.teachers)
+
+    @property
+    def _votes(self) -> int:
+        """How many votes the table is for."""
+        return self._table.space.votes
+
+    @property
+    def certificate(self) -> Any:
+        """A :class:`SelfBoundingCertificate`, where there is one.
+
+        That of the table also holds for votes drawn from K teachers: a mixture of m-self-bounding rules is one, and a
+        record that touches r of K votes touches at most r of those that are drawn.
+        """
+        proven = self._table.certificate
+        return None if proven is None else replace(proven, teachers=self.teachers, overlap=self._touched)
+
+    def guarantee(
+        self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
+    ) -> PrivacyGuarantee | None:
+        """What the coins alone promise, whatever the teachers; ``None``: an outcome is possible for some votes only.
+
+        One changed vote changes a chance by at most e^eta, or 1 + s/K (e^eta - 1) when s of K votes are drawn; so does
+        each of ``overlap`` changed votes.
+        """
+        labels, delta, overlap = check_request(labels, delta, overlap)
+        each = self._table.vote_epsilon()
+        if self._votes < self.teachers:
+            each = math.log1p(self._votes / self.teachers * math.expm1(each)) * (1 + 2.0**-46)
+        epsilon = each * min(overlap or self._touched, self.teachers) * (1 + 2.0**-50)
+        if math.isinf(epsilon):
+            return None
+        return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta or 0.0)
+
+    def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
+        """The smallest m for which the table is m-self-bounding, exact and rounded up; at most the overlap."""
+        if teachers is not None and teachers != self.teachers:
+            raise InvalidArgument("teachers", f"{self.teachers}, as the table was made for", teachers)
+        return self._table.smallest_allowance(min(check_overlap(overlap, self.teachers), self._votes))
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"overlap": self._touched, "sample": self._votes, "table": self._table.digest}
+
+    def _notes(self) -> list[str]:
+        return [f"draws {self._votes} of the votes for each label"] if self._votes < self.teachers else []
+
+    def _draw(self, counts: Integers) -> Integers:
+        drawn = _sampled(counts, self._votes, self._bits)
+        histogram = self._table.space.find(drawn)
+        levels, steps = self._table.steps
+        words = (self._bits.words(len(drawn), 1) >> np.uint64(11)).astype(np.int64)
+        level = levels[histogram, (words >= steps[histogram]).sum(axis=1)]
+        return fair_argmax((drawn == level[:, None]).astype(np.int64), self._bits)
+
+    def _law(self, counts: Integers) -> Floats:
+        if self._votes < self.teachers:
+            rows, inverse = np.unique(counts, axis=0, return_inverse=True)
+            return _sampled_law(rows, self._table)[inverse.reshape(-1)]
+        space = self._table.space
+        return self._table.chances[space.lookup[space.find(counts)[:, None], counts]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfBoundingPlurality(_Plurality):
+    """A private plurality of C classes whose labels add up: the best that is m-self-bounding (theory, section 9).
+
+    Formal guarantee: for independent teachers, each (eps, Delta)-DP as a trained model, of which one record touches at
+    most ``overlap``, Q labels asked adaptively of the same teachers are together (Q m eps, Q m Delta)-DP, m =
+    ``allowance``, at every (eps, Delta) that the teachers keep. It needs no epsilon to be made. The proof comes with
+    it (``certificate``, exact rational arithmetic); :func:`darrm_torch.total_privacy` prices labels by it. The coins
+    alone promise nothing.
+
+    Which label is likeliest to be right is a linear program over all histograms of votes. Where these are too many, a
+    label looks at ``sample`` of the K votes, drawn anew without replacement, which keeps the guarantee. Noise-free
+    plurality comes out where it is self-bounding enough. For two classes it is :func:`darrm_torch.self_bounding_noise`.
+
+    Args:
+        teachers: K.
+        classes: C >= 2.
+        allowance: m >= 1e-6, real: how many teachers' worth of privacy a label may cost.
+        overlap: r, how many teachers one record can touch; None for all.
+        prior: where labels should be good, from public knowledge; without effect on privacy.
+        sample: how many votes a label looks at; None: as many as can be solved for in about a second (all 51 for three
+            classes, 16 for ten).
+
+    Raises:
+        InvalidArgument: bad input.
+
+    >>> mechanism = SelfBoundingPlurality(teachers=5, classes=3, allowance=2.0)
+    >>> mechanism.label_probabilities(np.array([[4, 1, 0], [5, 0, 0]])).round(3).tolist()
+    [[0.889, 0.111, 0.0], [1.0, 0.0, 0.0]]
+    """
+
+    allowance: float
+
+    def _solve(self, space: Standings) -> VoteTable:
+        table = self_bounding_table(
+            space, allowance=self.allowance, overlap=min(self._touched, space.votes), prior=self.prior
+        )
+        object.__setattr__(self, "allowance", table.certificate.allowance if table.certificate else self.allowance)
+        return table
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"allowance": self.allowance, **super()._parameters()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VotePrivatePlurality(_Plurality):
+    """The best plurality that protects votes by its own coins: epsilon-DP, delta = 0, whatever the teachers promise.
+
+    The optimal counterpart of :class:`GNMax` and :class:`PermuteAndFlip` for few labels and few teachers: a linear
+    program over all histograms, in which one changed vote changes no chance by more than e^(epsilon / r). With more
+    than about 10 / epsilon teachers :class:`PermuteAndFlip` is as good or, as it looks at all votes, better.
+
+    Args:
+        teachers: K.
+        classes: C >= 2.
+        epsilon: of one label; epsilon / r in [1e-6, 500].
+        overlap: r, how many teachers one record can touch: 1 for disjoint shards; None for all.
+        prior: where labels should be good, from public knowledge; without effect on privacy.
+        sample: as in :class:`SelfBoundingPlurality`; the same privacy needs less noise for each vote that is drawn.
+
+    Raises:
+        InvalidArgument: bad input.
+
+    >>> mechanism = VotePrivatePlurality(teachers=11, classes=10, epsilon=0.5)
+    >>> str(mechanism.guarantee())
+    '(0.5, 0)-DP'
+    """
+
+    epsilon: float
+    overlap: int | None = 1
+
+    def _solve(self, space: Standings) -> VoteTable:
+        touched = self._touched
+        epsilon = check_number("epsilon", self.epsilon, low=touched * 1e-6, high=touched * 500.0)
+        object.__setattr__(self, "epsilon", epsilon)
+        each = epsilon / touched * (1 - 2.0**-40)
+        if space.votes < self.teachers:
+            each = math.log1p(self.teachers / space.votes * math.expm1(each)) * (1 - 2.0**-40)
+        return vote_private_table(space, epsilon=min(each, 500.0), prior=self.prior)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon, **super()._parameters()}
+
+
+def _sampled(counts: Integers, sample: int, bits: RandomBits) -> Integers:
+    """The counts of ``sample`` of each row's votes, drawn without replacement, exactly: (B, C) -> (B, C)."""
+    if not len(counts):
+        return counts
+    teachers = int(counts[0].sum())
+    rest, rows = counts.copy(), np.arange(len(counts))
+    for left in range(teachers, teachers - min(sample, teachers - sample), -1):
+        vote = bits.below(np.full(len(counts), left))
+        rest[rows, (np.cumsum(rest, axis=1) <= vote[:, None]).sum(axis=1)] -= 1
+    return rest if teachers - sample < sample else counts - rest
+
+
+def _sampled_law(counts: Integers, table: VoteTable) -> Floats:
+    """The law of the label when the table sees a sample: (B, C) -> (B, C).
+
+    Independent Binomial(n_c, s/K) votes, given that they are s in all, are a sample without replacement. For each class
+    the others join one after the other, which gives the law of its standing.
+    """
+    space = table.space
+    law = np.zeros(counts.shape)
+    for row, votes in enumerate(counts):
+        teachers = int(votes.sum())
+        share = space.votes / teachers
+        drawn = stats.binom.pmf(np.arange(space.votes + 1), votes[:, None], share)
+        for level in np.unique(votes):
+            mine = int(np.flatnonzero(votes == level)[0])
+            chance = np.zeros(len(space.own))
+            chance[0] = 1.0  # no others yet
+            for other in np.flatnonzero(votes):
+                if other != mine:
+                    grown = np.zeros_like(chance)
+                    for more in range(min(int(votes[other]), space.votes) + 1):
+                        fits = space.joined[:, more] >= 0
+                        grown[space.joined[fits, more]] += chance[fits] * drawn[other, more]
+                    chance = grown
+            chance *= drawn[mine, space.own] * table.chances
+            law[row, votes == level] = chance.sum() / stats.binom.pmf(space.votes, teachers, share)
+    return law
