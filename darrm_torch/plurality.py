@@ -180,7 +180,7 @@ class Standings:
     def find(self, counts: IntArray) -> IntArray:
         """The number of the histogram of each row of ``counts`` (B, classes), rows that sum to ``votes``: (B,)."""
         numbers, names, order = self._names
-        return order[np.searchsorted(names, numbers[counts].sum(axis=1))]
+        return np.asarray(order[np.searchsorted(names, numbers[counts].sum(axis=1))])
 
 
 @functools.lru_cache(maxsize=32)
@@ -395,7 +395,7 @@ def self_bounding_table(
 
     >>> table = self_bounding_table(standings(3, 3), allowance=2)
     >>> dict(zip(table.space.others, table.chances.round(4).tolist()))[(1,)]  # two votes against one
-    1.0
+    0.8333
     """
     m = check_number("allowance", allowance, low=1e-6, high=math.inf, high_open=True)
     touched = check_overlap(overlap, space.votes)
@@ -522,8 +522,8 @@ def _mended(space: Standings, chances: FloatArray, lacking: Callable[[VoteTable]
 
 def _rounded(space: Standings, chances: FloatArray) -> VoteTable:
     """As a table: each histogram's shares, rounded down; what is left goes to its likeliest standing."""
-    shares = np.maximum(chances, 0.0) * space.ties
-    shares /= np.bincount(space.histogram, shares)[space.histogram]
+    shares = np.asarray(np.maximum(chances, 0.0) * space.ties, dtype=np.float64)
+    shares = shares / np.bincount(space.histogram, shares)[space.histogram]
     whole = np.floor(shares * GRID).astype(np.int64)
     left = np.full(space.histograms, GRID)
     np.subtract.at(left, space.histogram, whole)

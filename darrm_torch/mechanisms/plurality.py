@@ -158,8 +158,8 @@ class SelfBoundingPlurality(_Plurality):
         InvalidArgument: bad input.
 
     >>> mechanism = SelfBoundingPlurality(teachers=5, classes=3, allowance=2.0)
-    >>> mechanism.label_probabilities(np.array([[4, 1, 0], [5, 0, 0]])).round(3).tolist()
-    [[0.889, 0.111, 0.0], [1.0, 0.0, 0.0]]
+    >>> mechanism.label_probabilities(np.array([[4, 1, 0], [2, 2, 1]])).round(3).tolist()
+    [[1.0, 0.0, 0.0], [0.464, 0.464, 0.071]]
     """
 
     allowance: float
