@@ -397,9 +397,11 @@ def _sampling(
         poisson = isinstance(sampler, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler))
         sampling = "poisson" if poisson else "not poisson"
         records = len(data_loader.dataset)
-        if poisson and abs(sampler.sample_rate - history[-1][1]) > 1e-9 * history[-1][1]:
+        # Opacus records 1 / len(loader); where int(1 / rate) rounds, that is a little more than the true rate.
+        recorded = history[-1][1]
+        if poisson and not (sampler.sample_rate <= recorded * (1 + 1e-9) and round(1 / recorded) == len(data_loader)):
             raise UnprovenPrivacy(
-                f"the loader samples at {sampler.sample_rate:.6g}, the accountant recorded {history[-1][1]:.6g}: this "
+                f"the loader samples at {sampler.sample_rate:.6g}, the accountant recorded {recorded:.6g}: this "
                 "is not the loader that the teacher was trained with. Give the one that make_private returned"
             )
     else:

@@ -35,6 +35,9 @@ from tqdm.auto import tqdm
 
 from .errors import InvalidArgument, check_integer, check_number
 
+# What a training process needs. Whoever starts the fork server with these early saves the wait.
+WORKER_IMPORTS = ("darrm_torch.teachers", "opacus", "torch._dynamo")
+
 __all__ = ["TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"]
 
 
@@ -175,7 +178,7 @@ def train_teachers(
     if workers is None:
         workers = 1 if device.startswith("cuda") else len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "opacus"])
+    context.set_forkserver_preload(list(WORKER_IMPORTS))
     counter = context.Value("q", 0)
     bar = tqdm(total=steps * len(missing), desc=f"{name}s", unit="step", disable=not progress, dynamic_ncols=True)
     with (
@@ -252,7 +255,8 @@ def _train_one(
 ) -> None:
     record: dict[str, Any] = train_teacher(
         build_model,
-        TensorDataset(torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device)),
+        torch.from_numpy(inputs).to(device),
+        torch.from_numpy(labels).to(device),
         shard_size=shard_size,
         settings=settings,
         seeds=seeds,
@@ -267,6 +271,17 @@ def _train_one(
 def _count_step() -> None:
     with _counter.get_lock():
         _counter.value += 1
+
+
+class _Batches(TensorDataset):
+    """Whole batches by one indexing, also empty ones, instead of record by record."""
+
+    def __getitems__(self, rows: list[int]) -> tuple[Tensor, ...]:
+        return tuple(tensor[rows] for tensor in self.tensors)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 @contextmanager
@@ -285,7 +300,8 @@ def _without_known_warnings() -> Iterator[None]:
 @_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
-    dataset: TensorDataset,
+    inputs: Tensor,
+    labels: Tensor,
     *,
     shard_size: int,
     settings: TrainingSettings,
@@ -303,10 +319,11 @@ def train_teacher(
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()
     steps = settings.steps_per_epoch(shard_size)
+    dataset = _Batches(inputs, labels)
     accountant = None
     trained: nn.Module = model
     if settings.noise_multiplier is None:
-        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=True)
+        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=True, collate_fn=_as_it_is)
     else:
         engine = PrivacyEngine(accountant="prv")
         trained, optimizer, loader = engine.make_private(
@@ -317,6 +334,7 @@ def train_teacher(
                 batch_sampler=UniformWithReplacementSampler(
                     num_samples=len(dataset), sample_rate=1 / steps, steps=steps
                 ),
+                collate_fn=_as_it_is,
             ),
             noise_multiplier=settings.noise_multiplier,
             max_grad_norm=settings.max_grad_norm,

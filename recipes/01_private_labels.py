@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run it; the exit status is 2 for a mistake in the arguments, with one line that says which."""
     chosen = read_arguments(arguments)
     # The server of training processes imports Torch and Opacus while this process does the same.
-    multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus"])
+    multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
     from darrm_torch.errors import DarrmError
 

@@ -14,14 +14,14 @@ class PaperCNN(nn.Module):
     def __init__(self, classes: int = 2) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 16, kernel_size=5, padding=2),
+            nn.Conv2d(1, 16, kernel_size=5),
             nn.MaxPool2d(2),  # before the ReLU: the same function on a quarter of the numbers
             nn.ReLU(),
-            nn.Conv2d(16, 32, kernel_size=5, padding=2),
+            nn.Conv2d(16, 32, kernel_size=5),
             nn.MaxPool2d(2),
             nn.ReLU(),
         )
-        self.head = nn.Linear(32 * 7 * 7, classes)
+        self.head = nn.Linear(32 * 4 * 4, classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of each class."""

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import TensorDataset
 
 from darrm_torch import (
     InvalidArgument,
@@ -110,7 +109,7 @@ def test_training_does_not_depend_on_the_size_of_the_shard() -> None:
     setting = TrainingSettings(batch_size=8, epochs=2)
     histories = []
     for count in (50, 51, 90):
-        record = train_teacher(build, TensorDataset(*some_data(count)), shard_size=60, settings=setting, seeds=(1, 2))
+        record = train_teacher(build, *some_data(count), shard_size=60, settings=setting, seeds=(1, 2))
         histories.append(record["privacy_accountant_state_dict"]["history"])
     assert histories == [[(12.0, 1 / 8, 16)]] * 3
 
@@ -121,8 +120,7 @@ def test_the_noisy_sum_is_divided_by_a_public_number() -> None:
     setting = TrainingSettings(batch_size=10, epochs=1, learning_rate=1.0, max_grad_norm=1e-6, noise_multiplier=1e6)
     moved = []
     for count in (10, 1000):
-        data = TensorDataset(*some_data(count))
-        record = train_teacher(zeros, data, shard_size=10, settings=setting, seeds=(1, 2))
+        record = train_teacher(zeros, *some_data(count), shard_size=10, settings=setting, seeds=(1, 2))
         moved.append(record["module_state_dict"]["1.weight"])
     assert torch.allclose(moved[0], moved[1], atol=1e-3)
     assert moved[0].std() == pytest.approx(1 / 10, rel=0.8)
@@ -164,10 +162,7 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
 
 def test_a_seed_repeats_a_run() -> None:
     setting = TrainingSettings(batch_size=20, epochs=1)
-    runs = [
-        train_teacher(build, TensorDataset(*some_data(60)), shard_size=60, settings=setting, seeds=(3, 4))
-        for _ in range(2)
-    ]
+    runs = [train_teacher(build, *some_data(60), shard_size=60, settings=setting, seeds=(3, 4)) for _ in range(2)]
     assert torch.equal(runs[0]["module_state_dict"]["1.weight"], runs[1]["module_state_dict"]["1.weight"])
 
 
