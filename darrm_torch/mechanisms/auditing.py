@@ -109,7 +109,8 @@ def _shown(here: npt.NDArray[Any], there: npt.NDArray[Any], samples: int, delta:
     """log((p - delta) / p') at the Clopper-Pearson bounds of the two chances, from how often each label came."""
     least = np.nan_to_num(stats.beta.ppf(risk, here, samples - here + 1), nan=0.0)  # NaN: never
     most = np.nan_to_num(stats.beta.isf(risk, there + 1, samples - there), nan=1.0)  # NaN: always
-    return np.log(np.maximum(least - delta, 1e-300) / most)
+    shown: Floats = np.log(np.maximum(least - delta, 1e-300) / most)
+    return shown
 
 
 def _telling_counts(

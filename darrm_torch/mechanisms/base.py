@@ -147,7 +147,10 @@ class Mechanism(ABC):
                 return torch.from_numpy(result).to(device)
 
             counts = counts.detach().cpu().numpy()
-        array = np.asarray(counts)
+        try:
+            array = np.asarray(counts)
+        except ValueError:
+            raise InvalidArgument("counts", "rows of equal length", counts, _CURE) from None
         if array.dtype.kind not in "iu":
             raise InvalidArgument("counts", "integers", str(array.dtype), _CURE)
         if array.ndim != 2 or array.shape[1] < 2:
@@ -163,9 +166,8 @@ class Mechanism(ABC):
             wrong = np.flatnonzero(sums != teachers)
             if wrong.size or teachers < 1:
                 row = int(wrong[0]) if wrong.size else 0
-                raise InvalidArgument(
-                    "counts", f"rows that sum to the {teachers} teachers", f"row {row} with sum {sums[row]}", _CURE
-                )
+                expected = f"rows that sum to {f'the {teachers} teachers' if teachers else 'one teacher or more'}"
+                raise InvalidArgument("counts", expected, f"row {row} with sum {sums[row]}", _CURE)
         return checked, give_back
 
     def _classes_cure(self) -> str:

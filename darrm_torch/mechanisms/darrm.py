@@ -115,11 +115,10 @@ class DaRRM(Mechanism):
         near = np.abs(votes[:, None] - votes) <= overlap
         worst = 1.0
         for chance in (self._thresholds / 2.0**54, (2**54 - self._thresholds) / 2.0**54):
-            excess = np.broadcast_to(chance[:, None] - delta, near.shape)
-            reachable = near & (excess > 0)
-            if np.any(reachable & (chance == 0)):
-                return math.inf
-            worst = max(worst, float(np.max(excess[reachable] / np.broadcast_to(chance, near.shape)[reachable])))
+            excess = np.where(near, chance[:, None] - delta, 0.0)
+            with np.errstate(divide="ignore"):  # a chance of 0: infinite
+                ratios = np.divide(excess, chance, out=np.zeros_like(excess), where=excess > 0)
+            worst = max(worst, float(ratios.max()))
         return math.log(worst) + 2.0**-46
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
@@ -143,4 +142,5 @@ class DaRRM(Mechanism):
         return np.stack([1 - one, one], axis=1)
 
     def _classes_cure(self) -> str:
-        return "DaRRM is for two classes; for more use GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
+        others = "SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
+        return f"DaRRM is for two classes; for more use {others}"

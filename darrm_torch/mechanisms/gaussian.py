@@ -10,31 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import mpmath
-
 from ..composition import optimal_composition, simple_composition
 from ..guarantees import PrivacyGuarantee
+from .sampling import arithmetic
 
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu", "pure_composition", "rdp_mu", "zcdp_epsilon"]
 
-_DIGITS = 60
+_BITS = 200
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """The smallest delta of a Gaussian mechanism at ``epsilon`` (Balle & Wang 2018, Theorem 8), rounded up.
 
     Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), to 60 digits, so that the difference of two nearly
-    equal numbers is no concern, and then 1 + 2**-50 times that.
+    equal numbers is no concern (for mu > 1e-20, say), and then 1 + 2**-50 times that.
 
     >>> round(gaussian_delta(0.2556, 2**0.5 / 13.4267), 6)
     0.0003
     """
     if mu == 0 or math.isinf(epsilon):
         return 0.0
-    with mpmath.workdps(_DIGITS):
-        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
-        delta = mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
-        return min(1.0, float(delta) * (1 + 2.0**-50) + 5e-324)
+    if epsilon / mu - mu / 2 > 40:  # Phi(-40) is less than the least number
+        return 5e-324
+    mp = arithmetic(_BITS)
+    e, m = mp.mpf(epsilon), mp.mpf(mu)
+    delta = mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
+    return min(1.0, float(delta) * (1 + 2.0**-50) + 5e-324)
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
@@ -43,7 +44,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
         return 0.0
     if delta == 0:
         return math.inf
-    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-300
+    high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + 1e-300
     while gaussian_delta(high, mu) > delta:
         high *= 2
     return _last_true(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, high, 0.0)
@@ -66,7 +67,7 @@ def rdp_mu(epsilon: float, delta: float) -> float:
     >>> round(2**0.5 / rdp_mu(0.2556, 3e-4), 2), round(2**0.5 / rdp_mu(0.2676, 3e-4), 2)
     (22.46, 21.46)
     """
-    log = math.log(1 / delta)
+    log = -math.log(delta)
     return math.sqrt(2) * epsilon / (math.sqrt(log + epsilon) + math.sqrt(log)) * (1 - 2.0**-48)
 
 
@@ -76,7 +77,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     It is (a rho + log(1/delta)/(a - 1), delta)-DP for every a (Mironov 2017, Prop. 3), a Gaussian with rho = mu**2 / 2.
     The best order, 1 + sqrt(log(1/delta)/rho), gives rho + 2 sqrt(rho log(1/delta)) (Bun & Steinke 2016, Prop. 1.3).
     """
-    return (rho + 2 * math.sqrt(rho * math.log(1 / delta))) * (1 + 2.0**-48)
+    return (rho + 2 * math.sqrt(-rho * math.log(delta))) * (1 + 2.0**-48)
 
 
 def pure_composition(epsilon: float, rho: float, *, labels: int, delta: float) -> PrivacyGuarantee:

@@ -294,11 +294,12 @@ class _OnALine:
         left, right = at, at + 1
         best, discount = 0.0, 1.0
         whole = float(self._falls.max()) * len(self._z)
-        # From z, d paces away, a neighbour is another pace: falls that start in [z - (d + 1) pace, z + d pace].
+        # From z, d paces away, a neighbour is another pace: falls that start in [z - (d + 1) pace, z + d pace]. A pace
+        # counts as one cell more: where z lies on the edge of a cell, rounding may put a neighbour that far away.
         while discount * whole > best:
-            left = left - self._CELLS
-            windows = [self._falls[max(a - 1, 0) : min(b + 1, cells)] for a, b in zip(left, right, strict=True)]
+            left = left - (self._CELLS + 1)
+            windows = [self._falls[max(a, 0) : min(b + 1, cells)] for a, b in zip(left, right, strict=True)]
             best = max(best, discount * float(items @ [w.max(initial=0.0) for w in windows]))
-            right = right + self._CELLS
+            right = right + (self._CELLS + 1)
             discount *= math.exp(-smoothness)
         return best

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
 
 import mpmath
 import numpy as np
@@ -20,7 +21,7 @@ from scipy import special
 
 from ..errors import check_integer
 
-__all__ = ["GaussianTail", "GeometricTail", "Magnitudes", "RandomBits", "Tail", "fair_argmax"]
+__all__ = ["GaussianTail", "GeometricTail", "Magnitudes", "RandomBits", "Tail", "arithmetic", "fair_argmax"]
 
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -76,6 +77,24 @@ def fair_argmax(scores: Integers, bits: RandomBits) -> Integers:
     return labels
 
 
+class _OwnArithmetic(threading.local):
+    def __init__(self) -> None:
+        self.mp = mpmath.MPContext()
+
+
+_OWN = _OwnArithmetic()
+
+
+def arithmetic(bits: int) -> Any:
+    """mpmath with ``bits`` bits, for this thread until its next call.
+
+    Not the context that mpmath shares: its precision is one number for all threads, so that one of them would finish
+    what it computes with the digits of another.
+    """
+    _OWN.mp.prec = bits
+    return _OWN.mp
+
+
 class Tail(Protocol):
     """The survival function ``S(g) = Pr[G >= g]`` of a non-negative integer G, ``S(0) = 1``."""
 
@@ -100,9 +119,9 @@ class GaussianTail:
 
     def enclosure(self, g: int, bits: int) -> tuple[int, int]:
         """See :class:`Tail`."""
-        with mpmath.workprec(2 * bits + 64):
-            edge = (mpmath.mpf(2 * g - 1) / 2) * self.step / (self.sigma * mpmath.sqrt(2))
-            scaled = int(mpmath.floor(mpmath.ldexp(mpmath.erfc(edge), bits)))
+        mp = arithmetic(2 * bits + 64)
+        edge = mp.mpf(2 * g - 1) / 2 * self.step / (self.sigma * mp.sqrt(2))
+        scaled = int(mp.floor(mp.ldexp(mp.erfc(edge), bits)))
         return scaled - 1, scaled + 2
 
 

@@ -236,8 +236,14 @@ def test_bad_counts_are_one_clear_error(make, spoil, message: str) -> None:
 @mechanisms
 def test_no_votes_at_all_is_an_error(make) -> None:
     mechanism = make()
-    with pytest.raises(InvalidArgument, match="sum to"):
+    with pytest.raises(InvalidArgument, match=r"sum to (the [1-9]|one teacher or more)"):
         mechanism.aggregate(np.zeros((2, mechanism.classes or 3), dtype=np.int64))
+
+
+@mechanisms
+def test_ragged_counts_are_one_clear_error(make) -> None:
+    with pytest.raises(InvalidArgument, match=r"^counts must be rows of equal length, got "):
+        make().aggregate([[1, 2], [3]])
 
 
 def test_other_numbers_of_teachers_and_classes_are_refused() -> None:

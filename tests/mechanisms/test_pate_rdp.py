@@ -134,6 +134,15 @@ def test_the_sensitivity_bound_is_smooth_and_a_bound(
     assert moved > 20 or sigma == 3.0  # the test compares something
 
 
+@pytest.mark.parametrize("smoothness", [0.0047, 0.0157, 2.0])
+def test_smooth_where_a_neighbour_is_a_whole_number_of_cells_away(smoothness: float) -> None:
+    """Two classes: every vote moves along the line by exactly one pace, so rounding decides between two cells."""
+    mechanism = GNMax(sigma=2.6403079936467213)
+    counts = [np.array([[ones, 31 - ones]]) for ones in range(32)]
+    smooth = np.array([_OnALine(mechanism, one, 16.456453106590324).smooth_sensitivity(smoothness) for one in counts])
+    assert np.all(np.abs(np.diff(np.log(smooth))) <= smoothness * (1 + 1e-9))
+
+
 def test_the_released_cost_is_an_upper_bound_of_the_published_one() -> None:
     """The public family of higher orders loses little against the best ones."""
     for votes in ([240, 5, 5], [200, 30, 20], [130, 120, 0]):

@@ -272,3 +272,8 @@ def test_coins_of_a_noise_function_that_is_certain_promise_nothing() -> None:
     constant = DaRRM(NoiseFunction(gamma=np.full(6, 0.5)), uncertified=True)
     assert math.isclose(constant.guarantee().epsilon, math.log(3), rel_tol=1e-12)
     assert constant.guarantee().epsilon >= math.log(3)
+
+
+def test_a_delta_above_all_chances_costs_nothing() -> None:
+    fair = DaRRM(NoiseFunction(gamma=np.zeros(6)), uncertified=True)
+    assert fair.guarantee(delta=0.95).epsilon <= 1e-12
