@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -109,7 +110,9 @@ def train_both(
     else:
         key_file = folder / "shard-key"
         if not key_file.exists():
-            write_whole(key_file, secrets.token_hex(32))
+            seed = settings.seed
+            key = secrets.token_hex(32) if seed is None else hashlib.sha256(str(seed).encode()).hexdigest()
+            write_whole(key_file, key)
         shards = assign_shards(
             task.private_ids(),
             teachers=settings.teachers,
