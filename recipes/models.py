@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class PaperCNN(nn.Module):
-    """Two 5x5 convolutions (16 and 32 channels), each followed by pooling, and one linear layer.
+    """Two 5x5 convolutions (16 and 32 channels), each followed by average pooling, and one linear layer.
 
     Input ``(B, 1, 28, 28)``, output ``(B, classes)`` logits.
     """
@@ -15,11 +15,11 @@ class PaperCNN(nn.Module):
         super().__init__()
         self.features = nn.Sequential(
             nn.Conv2d(1, 16, kernel_size=5),
-            nn.MaxPool2d(2),  # before the ReLU: the same function on a quarter of the numbers
             nn.ReLU(),
+            nn.AvgPool2d(2),
             nn.Conv2d(16, 32, kernel_size=5),
-            nn.MaxPool2d(2),
             nn.ReLU(),
+            nn.AvgPool2d(2),
         )
         self.head = nn.Linear(32 * 4 * 4, classes)
 
