@@ -15,7 +15,7 @@ help:
 	@echo "make test-all   every test, the slow ones too"
 	@echo "make lint       ruff and mypy --strict"
 	@echo "make format     ruff's formatting and fixes"
-	@echo "make benchmark  speed of the solver, the mechanisms and the ledger"
+	@echo "make benchmark  speed of the solver, the mechanisms, the ledger and training"
 
 demo: $(READY)
 	$(BIN)/python -m recipes.01_private_labels --data $(DATA) $(ARGS)
@@ -35,6 +35,7 @@ benchmark: $(READY)
 	$(BIN)/python -m benchmarks.solver
 	$(BIN)/python -m benchmarks.labelling
 	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.teachers
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -90,10 +90,10 @@ def figure(file: Path, results: dict[str, Any]) -> None:
         ylim=(-0.03, 1.05),
         title="Noise functions",
     )
-    left.legend(fontsize=8, loc="lower right", framealpha=0.9)
+    left.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
     heights = range(len(methods))
     right.barh(
-        [height + 0.19 for height in heights],
+        [height - 0.19 for height in heights],
         [row["label_accuracy"] for row in methods],
         xerr=[row["label_accuracy_std"] for row in methods],
         height=0.36,
@@ -102,7 +102,7 @@ def figure(file: Path, results: dict[str, Any]) -> None:
         capsize=2,
     )
     right.barh(
-        [height - 0.19 for height in heights],
+        [height + 0.19 for height in heights],
         [row["student_accuracy"] for row in methods],
         height=0.36,
         color=colours[1],
@@ -112,7 +112,7 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     right.invert_yaxis()
     lowest = min(0.5, *(row[which] for row in methods for which in ("label_accuracy", "student_accuracy")))
     right.set(xlim=(lowest, 1.0), xlabel="accuracy (a coin: 0.5)", title="At the same guarantee of one label")
-    right.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
     partial = file.with_suffix(".partial.png")
     figure.savefig(partial, dpi=130)
     plt.close(figure)
