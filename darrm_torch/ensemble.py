@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -261,14 +262,23 @@ class PrivateMajorityEnsemble(nn.Module):
                 "readings": readings,
                 "assumptions": list(label.assumptions),
             }
-        return "\n".join(
-            [
-                f"Released: {given} labels, by {mechanism['kind']} from {len(self.profiles)} teachers.",
-                f"Randomness: {mechanism['randomness']}." + "".join(f" {note}." for note in mechanism["notes"]),
-                f"One label: {label}",
-                *([] if total is None else [f"All of them: {total}"]),
-            ]
-        )
+        paragraphs = [
+            f"Released: {given} labels, by {mechanism['kind']} from {len(self.profiles)} teachers. Randomness: "
+            f"{mechanism['randomness']}." + "".join(f" {note}." for note in mechanism["notes"]),
+            f"One label is {label.guarantee}, by {label.route.name}. {label.route.words}",
+        ]
+        if total is not None:
+            others = [r for r in total.routes if r.applies and r is not total.route]
+            paragraphs.append(
+                f"All {given} labels together are {total.guarantee}, by {total.route.name}. {total.route.words}"
+                + "".join(f" By {other.name} it would be {other.epsilon:.4g}." for other in others)
+            )
+        notes = dict.fromkeys(note for reading in readings for note in reading["notes"])
+        lists = {"What this rests on:": label.assumptions, "Found when the teachers were read:": notes}
+        for title, items in lists.items():
+            if items:
+                paragraphs.append("\n".join([title, *(_wrapped(f"- {item}") for item in items)]))
+        return "\n".join(_wrapped(paragraph) if "\n" not in paragraph else paragraph for paragraph in paragraphs)
 
     def get_extra_state(self) -> dict[str, str]:
         """Which teachers and mechanism a ``state_dict`` belongs to."""
@@ -307,6 +317,10 @@ def plain_module(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
     return model
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 79, subsequent_indent="  ")
 
 
 def _input_digest(row: Tensor) -> bytes:

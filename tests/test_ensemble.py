@@ -280,8 +280,9 @@ def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn
     assert ensemble.privacy_report(as_dict=True)["total"] is None
     ensemble(torch.rand(4, 4))
     text = ensemble.privacy_report()
-    for part in ("4 labels", "operating system", "One label", "All of them", "noise", "Secrecy"):
+    for part in ("4 labels", "operating system", "One label", "All 4 labels together", "rests on", "Secrecy"):
         assert part in text
+    assert max(map(len, text.splitlines())) < 80
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
