@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from .guarantees import PrivacyGuarantee, PrivacyProfile
+from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
 from .noise import NoiseFunction, self_bounding_noise
@@ -87,7 +87,7 @@ class PrivateMajorityEnsemble(nn.Module):
         self.delta = check_number("delta", delta, low=0, high=1)
         self._identity = {
             "teachers": weights_digest(self._teachers),
-            "mechanism": json.dumps(mechanism.describe(), sort_keys=True),
+            "mechanism": json.dumps(_numbers_only(mechanism.describe()), sort_keys=True),
             "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
         }
         self.ledger.bind(self._identity, cost=lambda labels: self.total_privacy(labels=labels).guarantee)
@@ -271,7 +271,7 @@ class PrivateMajorityEnsemble(nn.Module):
             others = [r for r in total.routes if r.applies and r is not total.route]
             paragraphs.append(
                 f"All {given} labels together are {total.guarantee}, by {total.route.name}. {total.route.words}"
-                + "".join(f" By {other.name} it would be {other.epsilon:.4g}." for other in others)
+                + "".join(f" By {other.name} it would be {shown(other.epsilon)}." for other in others)
             )
         notes = dict.fromkeys(note for reading in readings for note in reading["notes"])
         lists = {"What this rests on:": label.assumptions, "Found when the teachers were read:": notes}
@@ -317,6 +317,11 @@ def plain_module(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
     return model
+
+
+def _numbers_only(description: dict[str, Any]) -> dict[str, Any]:
+    """What decides a mechanism's labels, without words that another version may choose differently."""
+    return {name: description[name] for name in ("kind", "classes", "teachers", "parameters", "secure")}
 
 
 def _wrapped(text: str) -> str:

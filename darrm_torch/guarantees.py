@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from functools import lru_cache, reduce
 from typing import Any
@@ -40,7 +41,7 @@ class PrivacyGuarantee:
         object.__setattr__(self, "delta", check_number("delta", self.delta, low=0.0, high=1.0))
 
     def __str__(self) -> str:
-        return f"({self.epsilon:.6g}, {self.delta:.3g})-DP"
+        return f"({shown(self.epsilon, 6)}, {shown(self.delta, 3)})-DP"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +200,7 @@ class PrivacyProfile:
             deltas: one point for each; when omitted, epsilon = 0 and three more.
 
         >>> [str(g) for g in PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]).guarantees([1e-4])]
-        ['(0.0751454, 0.0001)-DP']
+        ['(0.0751455, 0.0001)-DP']
         """
         if deltas is not None:
             return tuple(PrivacyGuarantee(epsilon=self.epsilon(delta), delta=delta) for delta in deltas)
@@ -264,6 +265,19 @@ class PrivacyProfile:
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a description written by PrivacyProfile.to_dict", value) from error
         return cls(dp_sgd=dp_sgd, promises=promises)
+
+
+def shown(bound: float, digits: int = 4) -> str:
+    """An upper bound in decimals, rounded up, so that what is read is one too (to one part in 10**12).
+
+    >>> shown(0.25431), shown(0.1), shown(math.inf), shown(3 * 1e-4)
+    ('0.2544', '0.1', 'inf', '0.0003')
+    """
+    if not math.isfinite(bound) or bound == 0:
+        return f"{bound:g}"
+    exact = Decimal(bound) * (1 - Decimal("1e-12"))
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
 
 
 def round_up(value: Fraction) -> float:

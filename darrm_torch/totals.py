@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from .composition import general_composition
 from .errors import InvalidArgument, check_integer, check_number
-from .guarantees import PrivacyGuarantee, PrivacyProfile, round_up
+from .guarantees import PrivacyGuarantee, PrivacyProfile, round_up, shown
 
 __all__ = ["PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"]
 
@@ -91,9 +91,11 @@ class TotalPrivacy:
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.labels} labels together: ({self.epsilon:.4g}, {self.delta:.3g})-DP, by {self.route.name}."]
+        lines = [
+            f"{self.labels} labels together: ({shown(self.epsilon)}, {shown(self.delta, 3)})-DP, by {self.route.name}."
+        ]
         for r in self.routes:
-            value = f"{r.epsilon:.4g}" if r.applies else "does not apply"
+            value = shown(r.epsilon) if r.applies else "does not apply"
             lines.append(f"  {r.name}: {value}. {r.words}")
         lines.append("Assumptions:")
         lines += [f"  - {assumption}" for assumption in self.assumptions]
@@ -208,7 +210,7 @@ def _self_bounding(
         name=name,
         epsilon=total,
         words=f"A label reveals at most what {allowance:g} teachers do, and labels add up: "
-        f"{labels} x {allowance:g} times ({epsilon:.4g}, {share:.3g}).",
+        f"{labels} x {allowance:g} times ({shown(epsilon)}, {shown(share, 3)}).",
     )
 
 

@@ -326,11 +326,9 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         f"{settings.teachers} teachers. GNMax protects only the votes of teachers without privacy and takes the true "
         f"r = {touched} of these shards.",
         f"As if the teachers were re-drawn for every label, as the paper composes, {settings.queries} optimal labels "
-        f"would cost ({redrawn.epsilon:.3f}, {redrawn.delta:.2g}): no guarantee here, where all labels come from the "
-        "same ones.",
-        f"For these shards themselves (r = {touched}) all labels of a noise-free majority cost "
-        f"({outright.epsilon:.4f}, {outright.delta:.3g}), however many are asked. Add noise only where one label must "
-        "cost less than that.",
+        f"would be {redrawn}: no guarantee here, where all labels come from the same ones.",
+        f"For these shards themselves (r = {touched}) all labels of a noise-free majority are "
+        f"{outright.guarantee}, however many are asked. Add noise only where one label must cost less than that.",
     ]
 
 

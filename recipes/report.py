@@ -7,6 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from darrm_torch.guarantees import shown
+
 from .experiment import DRAWS, write_whole
 
 WIDTH = 80
@@ -19,9 +21,10 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         "",
         paragraph(
-            f"Teachers  {settings['teachers']} of them; each is ({teachers['accountant_epsilon']:.4f}, "
-            f"{settings['delta']:g})-DP as its accountant says, ({teachers['epsilon']:.4f}, {settings['delta']:g})-DP "
-            "by its privacy loss distribution. Accuracy of a single one, lowest / median / highest: private "
+            f"Teachers  {settings['teachers']} of them; each is ({shown(teachers['accountant_epsilon'])}, "
+            f"{settings['delta']:g})-DP as its accountant says, ({shown(teachers['epsilon'])}, "
+            f"{settings['delta']:g})-DP by its privacy loss distribution. Accuracy of a single one, lowest / median / "
+            "highest: private "
             f"{spread(teachers['private_accuracy'])}, plain {spread(teachers['plain_accuracy'])}."
         ),
         "",
@@ -36,14 +39,14 @@ def table(results: dict[str, Any]) -> str:
         mark = "abcdefgh"[rules.index(row["total"]["rule"])]
         accuracy = f"{row['label_accuracy']:.3f} ({row['label_accuracy_std']:.3f})"
         lines.append(
-            f"{row['title']:<23}{row['label']['epsilon']:>14.4f}{accuracy:>16}"
-            f"{row['total']['epsilon']:>12.4f} {mark:<2}{row['student_accuracy']:>11.3f}"
+            f"{row['title']:<23}{epsilon(row['label']):>14}{accuracy:>16}"
+            f"{epsilon(row['total']):>12} {mark:<2}{row['student_accuracy']:>11.3f}"
         )
     lines.append("-" * (WIDTH - 1))
     label, total = results["methods"][0]["label"], results["methods"][0]["total"]
     notes = [
-        f"Epsilons in nats, add/remove one record; one label at delta = {label['delta']:.3g}, all at "
-        f"{total['delta']:.3g}. Label accuracy: mean and standard deviation over {DRAWS} draws of "
+        f"Epsilons in nats, add/remove one record; one label at delta = {shown(label['delta'], 3)}, all at "
+        f"{shown(total['delta'], 3)}. Label accuracy: mean and standard deviation over {DRAWS} draws of "
         f"{settings['queries']} queries, an evaluation that sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
@@ -55,6 +58,11 @@ def table(results: dict[str, Any]) -> str:
 def paragraph(text: str, *, indent: int = 10) -> str:
     """Text wrapped to the width, its later lines indented."""
     return textwrap.fill(text, WIDTH - 1, subsequent_indent=" " * indent)
+
+
+def epsilon(guarantee: dict[str, Any]) -> str:
+    """Its epsilon, rounded up."""
+    return "none" if guarantee["epsilon"] is None else shown(guarantee["epsilon"])
 
 
 def spread(values: list[float]) -> str:

@@ -146,13 +146,11 @@ class GNMax(GaussianCounts):
         )
 
     def _parameters(self) -> dict[str, Any]:
-        return {
-            "sigma": self.sigma,
-            "overlap": self.overlap,
-            "delta": self.delta,
-            "calibration": self.calibration,
-            "noise": f"normal rounded to multiples of {grid_step(self.sigma)}, drawn exactly",
-        }
+        return {"sigma": self.sigma, "overlap": self.overlap, "delta": self.delta}
+
+    def _notes(self) -> list[str]:
+        calibration = [] if self.calibration is None else [f"calibrated by {self.calibration}"]
+        return [*calibration, f"noise: normal rounded to multiples of {grid_step(self.sigma)}, drawn exactly"]
 
     def _squared_mu(self) -> float:
         return 2 / self.sigma**2

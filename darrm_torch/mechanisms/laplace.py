@@ -51,7 +51,10 @@ class LNMax(NoisyCounts):
         return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta or 0.0)
 
     def _parameters(self) -> dict[str, Any]:
-        return {"scale": self.scale, "overlap": self.overlap, "noise": "Laplace on the integers, drawn exactly"}
+        return {"scale": self.scale, "overlap": self.overlap}
+
+    def _notes(self) -> list[str]:
+        return ["noise: Laplace on the integers, drawn exactly"]
 
     def _draw(self, counts: Integers) -> Integers:
         return noisy_argmax(counts, _noise(self.scale), 1, self._bits)
