@@ -187,18 +187,22 @@ def train_teachers(
             min(workers, len(missing)), mp_context=context, initializer=_start_worker, initargs=(counter,)
         ) as pool,
     ):
-        pending: set[Future[None]] = set()
-        for number in missing:
-            rows = torch.from_numpy(shards[number])
-            shard_data = (inputs[rows].numpy(), labels[rows].numpy())
-            job = (files[number], build_model, *shard_data, shard_size, settings, seeds[number], device)
-            pending.add(pool.submit(_train_one, *job))
+        # What is left when every worker has had the same number shares the cores, once they are free.
+        even = len(missing) - len(missing) % workers
         try:
-            while pending:
-                done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                bar.update(counter.value - bar.n)
-                for future in done:
-                    future.result()
+            for wave in (missing[:even], missing[even:]):
+                pending: set[Future[None]] = set()
+                for number in wave:
+                    rows = torch.from_numpy(shards[number])
+                    data = (inputs[rows].numpy(), labels[rows].numpy())
+                    threads = max(1, workers // len(wave))
+                    job = (files[number], build_model, *data, shard_size, settings, seeds[number], device, threads)
+                    pending.add(pool.submit(_train_one, *job))
+                while pending:
+                    done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+                    bar.update(counter.value - bar.n)
+                    for future in done:
+                        future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -231,7 +235,6 @@ _counter: Any = None
 def _start_worker(counter: Any) -> None:
     global _counter
     _counter = counter
-    torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
     if parent is not None:  # a killed parent must not leave its workers behind
         watch = threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True)
@@ -252,7 +255,9 @@ def _train_one(
     settings: TrainingSettings,
     seeds: tuple[int, int],
     device: str,
+    threads: int,
 ) -> None:
+    torch.set_num_threads(threads)
     record: dict[str, Any] = train_teacher(
         build_model,
         torch.from_numpy(inputs).to(device),
