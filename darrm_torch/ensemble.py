@@ -284,6 +284,12 @@ class PrivateMajorityEnsemble(nn.Module):
         """Which teachers and mechanism a ``state_dict`` belongs to."""
         return dict(self._identity)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Torch reports a missing extra state only after it has loaded the weights, and not at all if not strict.
+        if any(name.startswith(prefix) for name in state_dict):
+            self.set_extra_state(state_dict.get(prefix + "_extra_state", {}))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def set_extra_state(self, state: dict[str, str]) -> None:
         """Refuse weights that the profiles, the noise and the ledger of this ensemble were not made for."""
         different = [name for name, value in self._identity.items() if state.get(name) != value]

@@ -293,3 +293,16 @@ def test_cuda() -> None:
     labels = ensemble(inputs.cuda())
     assert labels.device.type == "cuda"
     assert torch.equal(labels.cpu(), free(models)(inputs))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_weights_that_do_not_say_whose_they_are_change_nothing(strict: bool) -> None:
+    def ensemble() -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble([torch.nn.Linear(2, 2) for _ in range(3)], dt.NoiseFreeMajority(classes=2))
+
+    mine, other = ensemble(), ensemble()
+    before = {name: value.clone() for name, value in mine._teachers.state_dict().items()}
+    weights = {name: value for name, value in other.state_dict().items() if name != "_extra_state"}
+    with pytest.raises(dt.UnprovenPrivacy):
+        mine.load_state_dict(weights, strict=strict)
+    assert all(torch.equal(value, before[name]) for name, value in mine._teachers.state_dict().items())
