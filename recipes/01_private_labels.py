@@ -103,6 +103,8 @@ def run(chosen: argparse.Namespace) -> None:
     from .data import load_task
 
     quieten()
+    if chosen.workers is not None:
+        check_integer("workers", chosen.workers, low=1)
     task = load_task(chosen.data, classes=chosen.classes, folder=chosen.data_folder, limit=chosen.limit)
     print(
         report.paragraph(

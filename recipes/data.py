@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import socket
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from darrm_torch.errors import InvalidArgument
+from darrm_torch.errors import InvalidArgument, check_integer
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 SOURCES = ("auto", "fashion-mnist", "mnist", "mnist-5000")
@@ -63,6 +64,8 @@ def load_task(
     """
     if source not in SOURCES:
         raise InvalidArgument("data", "one of " + ", ".join(SOURCES), source)
+    if limit is not None:
+        check_integer("limit", limit, low=2)
     _parse_classes(classes)  # a typing error should not cost a download
     arrays, name, reason = _load(source, folder)
     if classes == "auto":
@@ -104,7 +107,7 @@ def _load(source: str, folder: Path | None) -> tuple[Arrays, str, str]:
     for name, how, read in options[source]:
         try:
             arrays = read()
-        except (OSError, RuntimeError, ImportError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, RuntimeError, ImportError) as error:  # absent or damaged
             failures.append(f"{name} could not be {how} ({str(error).splitlines()[0][:80]})")
         else:
             return arrays, name, "; ".join([*failures, f"{name} {how}"])

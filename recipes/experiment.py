@@ -67,6 +67,8 @@ class Settings:
                 "epsilon", self.epsilon, low=0, low_open=True, high_open=True, cure="Only a coin costs nothing."
             )
         check_integer("queries", self.queries, low=1)
+        if self.seed is not None:
+            check_integer("seed", self.seed, low=0)
         check_number("total-delta", self.total_delta, low=0, high=1, low_open=True, high_open=True)
 
 

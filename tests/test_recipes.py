@@ -131,6 +131,9 @@ WRONG = {
     "words for a number": (["--teachers", "many"], "--teachers"),
     "unknown option": (["--teacher-count", "3"], "--teacher-count"),
     "more teachers than records": (["--limit", "20", "--teachers", "40", "--queries", "5"], "at least one record"),
+    "negative limit": (["--limit", "-5"], "limit"),
+    "no workers": (["--workers", "0"], "workers"),
+    "negative seed": (["--seed", "-1"], "seed"),
 }
 
 
