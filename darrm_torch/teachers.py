@@ -151,7 +151,7 @@ def train_teachers(
         settings: see :class:`TrainingSettings`.
         name: first part of the file names.
         workers: processes at a time; default: the number of usable cores (1 on CUDA).
-        device: where teachers train, ``"cpu"`` or ``"cuda"``.
+        device: where teachers train, ``"cpu"`` or ``"cuda"`` (the CPU where there is no CUDA).
         insecure_seed: makes the run repeatable. Whoever knows the seed knows the noise: for tests and studies only.
         progress: show a bar.
 
@@ -159,7 +159,8 @@ def train_teachers(
         The K files, in the order of the shards.
 
     Raises:
-        InvalidArgument: an empty shard, or tensors of different lengths.
+        InvalidArgument: an empty shard, tensors of different lengths, or a file in the folder that is damaged or was
+            trained with other settings.
     """
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", f"as long as inputs ({len(inputs)})", len(labels))
@@ -168,9 +169,25 @@ def train_teachers(
             raise InvalidArgument(
                 f"shard {number}", "at least one record", 0, "Use fewer teachers, more records or a larger overlap."
             )
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise InvalidArgument("device", "cpu or cuda", device) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        device = "cpu"
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}-{number:03d}.pt" for number in range(len(shards))]
     missing = [number for number, file in enumerate(files) if not file.exists()]
+    for file in files:
+        if file.exists():
+            kept = _read(file)
+            if (kept["settings"], kept["shard_size"]) != (asdict(settings), shard_size):
+                raise InvalidArgument(
+                    str(file),
+                    f"trained with {settings} on shards of {shard_size}",
+                    "other settings",
+                    "Use another folder.",
+                )
     if not missing:
         return files
     steps = settings.epochs * settings.steps_per_epoch(shard_size)
@@ -216,8 +233,20 @@ def load_teacher(file: Path, model: nn.Module) -> dict[str, Any]:
     ``privacy_accountant_state_dict`` as Opacus' own checkpoints have them (the latter ``None`` without privacy),
     ``sampling``, ``settings`` and ``shard_size``.
     """
-    record: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    record = _read(file)
     model.load_state_dict(record.pop("module_state_dict"))
+    return record
+
+
+def _read(file: Path) -> dict[str, Any]:
+    cure = "Delete it to have this teacher trained again."
+    try:
+        record: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+        complete = {"module_state_dict", "privacy_accountant_state_dict", "settings", "shard_size"} <= record.keys()
+    except Exception as error:  # Torch raises many kinds on a damaged file
+        raise InvalidArgument(str(file), "a teacher's file", f"one that cannot be read ({error!r:.80})", cure) from None
+    if not complete:
+        raise InvalidArgument(str(file), "a teacher's file", f"one with {sorted(record)}", cure)
     return record
 
 

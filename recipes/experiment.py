@@ -119,7 +119,7 @@ def train_both(
             task.private_ids(),
             teachers=settings.teachers,
             overlap=settings.overlap,
-            key=bytes.fromhex(key_file.read_text()),
+            key=read_key(key_file),
         )
     manifest = {
         "assignment": "equal slices by position" if settings.contiguous else "keyed hash of each record",
@@ -147,6 +147,14 @@ def train_both(
         )
     )
     return private, plain
+
+
+def read_key(file: Path) -> bytes:
+    """The key of the shards."""
+    try:
+        return bytes.fromhex(file.read_text())
+    except ValueError:
+        raise InvalidArgument("run", "a folder whose shard-key is whole", str(file), "Start in a new folder.") from None
 
 
 def load_models(files: list[Path]) -> list[nn.Module]:
@@ -240,8 +248,10 @@ def train_student(
         batch_size=32,
     )
     labels = data.label()
-    if done.exists():
+    try:
         return json.loads(done.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        pass  # not there, or damaged: a student costs nothing to train again
     torch.manual_seed(0)
     student = StudentModule(PaperCNN())
     trainer = L.Trainer(

@@ -229,3 +229,20 @@ def members(group: int) -> list[int]:
         if int(fields[2]) == group and fields[0] != "Z":
             alive.append(int(stat.parent.name))
     return alive
+
+
+def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
+    inputs, labels = some_data(8)
+    arguments = {"build_model": build, "inputs": inputs, "labels": labels, "shards": [np.arange(8)], "progress": False}
+    setting = TrainingSettings(epochs=1)
+    (tmp_path / "teacher-000.pt").write_bytes(b"junk")
+    with pytest.raises(InvalidArgument, match=r"teacher-000\.pt must be a teacher's file"):
+        train_teachers(tmp_path, shard_size=8, settings=setting, **arguments)
+    torch.save(
+        train_teacher(build, inputs, labels, shard_size=8, settings=setting, seeds=(1, 2)), tmp_path / "teacher-000.pt"
+    )
+    assert train_teachers(tmp_path, shard_size=8, settings=setting, **arguments) == [tmp_path / "teacher-000.pt"]
+    with pytest.raises(InvalidArgument, match="other settings"):
+        train_teachers(tmp_path, shard_size=8, settings=TrainingSettings(epochs=2), **arguments)
+    with pytest.raises(InvalidArgument, match="device must be cpu or cuda"):
+        train_teachers(tmp_path, shard_size=8, settings=setting, device="abacus", **arguments)
