@@ -118,6 +118,10 @@ class DataDependentGuarantee:
 class DataDependentLoss:
     """What the labels that ``mechanism`` gave for ``counts`` cost, on these votes.
 
+    It bounds the divergence of the labels on these votes from those on neighbouring votes, not the reverse (so do
+    Papernot et al.), and the items must have been chosen without looking at the labels: costs that depend on the votes
+    do not add up along an adaptive sequence.
+
     Args:
         mechanism: the GNMax that labelled them; its sigma, overlap and grid are used.
         counts: (Q, C) as in :meth:`Mechanism.aggregate`, one row for each label.
