@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .ledger import PrivacyLedger
-from .mechanisms import DaRRM, Mechanism
+from .mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from .noise import NoiseFunction, self_bounding_noise
 from .opacus import Accepted, read_teachers, weights_digest
 from .store import fetch_noise
@@ -40,7 +40,8 @@ class PrivateMajorityEnsemble(nn.Module):
         mechanism: turns vote counts into labels, for example ``DaRRM(noise)``.
         profiles: what each teacher promises, one for each; ``None``: nothing (only the mechanism's own coins protect).
         overlap: r, how many teachers' training sets one record can be in; ``None``: all K.
-        classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8. ``None``: all.
+        classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8; a number C: the
+            first C. ``None``: all.
         ledger: where labels and charges are kept; ``None``: in memory, for the life of this object.
         delta: the delta of the total guarantee; ``None``: that of the ledger's budget, else of the mechanism's label
             target, else 1e-5.
@@ -57,7 +58,7 @@ class PrivateMajorityEnsemble(nn.Module):
         *,
         profiles: Sequence[PrivacyProfile] | None = None,
         overlap: int | None = None,
-        classes: Sequence[int] | None = None,
+        classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
     ) -> None:
@@ -71,9 +72,7 @@ class PrivateMajorityEnsemble(nn.Module):
         if len(profiles) != count:
             raise InvalidArgument("profiles", f"one for each of the {count} models", f"{len(profiles)} of them")
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
-        if classes is not None and (len(classes) < 2 or len(set(classes)) < len(classes) or min(classes) < 0):
-            raise InvalidArgument("classes", "at least two different class numbers", classes)
-        self.classes = None if classes is None else tuple(int(number) for number in classes)
+        self.classes = _competing(classes)
         self.mechanism = mechanism
         self.profiles = tuple(profiles)
         self._teachers = nn.ModuleList(copy.deepcopy(plain_module(model)) for model in models)
@@ -104,7 +103,7 @@ class PrivateMajorityEnsemble(nn.Module):
         overlap: int | None = None,
         noise: Literal["one-label", "self-bounding"] = "one-label",
         use: Literal["profile", "point"] = "profile",
-        classes: Sequence[int] | None = None,
+        classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         accept: Collection[Accepted] = (),
@@ -119,8 +118,9 @@ class PrivateMajorityEnsemble(nn.Module):
             allowance: m; one label is (m epsilon, m Delta)-DP, where epsilon is the largest of the teachers'.
             target: the guarantee of one label, instead of ``allowance``.
             overlap: r, how many teachers' training sets one record can be in; ``None``: all K.
-            noise: ``"one-label"``, the optimum for labels that are judged one by one, or ``"self-bounding"``, whose
-                costs add up over many labels (needs ``allowance``).
+            noise: ``"one-label"``, the optimum for labels that are judged one by one (two classes), or
+                ``"self-bounding"``, whose costs add up over many labels (needs ``allowance``; for any number of
+                classes: :class:`~darrm_torch.SelfBoundingPlurality` where ``classes`` names more than two).
             use: ``"profile"`` uses the whole privacy profile of the teachers, ``"point"`` only (epsilon, Delta), as the
                 paper does.
             classes: see the class.
@@ -129,7 +129,8 @@ class PrivateMajorityEnsemble(nn.Module):
             accept: findings to go on with, by name, see :func:`~darrm_torch.read_privacy`.
 
         Raises:
-            InvalidArgument: neither or both of ``allowance`` and ``target``, or not one engine for each model.
+            InvalidArgument: neither or both of ``allowance`` and ``target``, not one engine for each model, or more
+                than two classes with noise for one label.
             UnprovenPrivacy: an accountant whose word is no guarantee; the message says why and what to do.
         """
         models, engines = list(models), list(engines)
@@ -140,23 +141,39 @@ class PrivateMajorityEnsemble(nn.Module):
                 "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
             )
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
+        if noise not in ("one-label", "self-bounding"):
+            raise InvalidArgument("noise", '"one-label" or "self-bounding"', noise)
+        competing = _competing(classes)
+        labels = 2 if competing is None else len(competing)
+        if labels > 2 and noise == "one-label":
+            raise InvalidArgument(
+                "classes",
+                'two of them with noise="one-label"',
+                competing,
+                'DaRRM is binary. Say noise="self-bounding" and allowance=..., or build the ensemble with another '
+                "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority",
+            )
         profiles = read_teachers(engines, modules=models, data_loaders=data_loaders, delta=delta, accept=accept)
         count = len(profiles)
         point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
         if noise == "self-bounding":
             if allowance is None:
                 raise InvalidArgument("allowance", "given with self-bounding noise", None)
-            function: NoiseFunction = self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap)
+            mechanism: Mechanism = (
+                SelfBoundingPlurality(teachers=count, classes=labels, allowance=allowance, overlap=overlap)
+                if labels > 2
+                else DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))
+            )
         else:
             if target is None:
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
             teacher = (point,) if use == "point" else PrivacyProfile.weakest(profiles).guarantees()
-            function = fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap)
+            mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap))
         total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(
             models,
-            DaRRM(function),
+            mechanism,
             profiles=profiles,
             overlap=overlap,
             classes=classes,
@@ -304,6 +321,18 @@ def _stated_epsilon(profile: PrivacyProfile) -> float:
     """The epsilon that a teacher's accountant states, or ours where it is the weaker."""
     reading = profile.reading
     return float(max(dict(reading.accountant_epsilons).get(reading.accountant, 0.0), reading.epsilon))
+
+
+def _competing(classes: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    """The numbers of the logits that compete, checked."""
+    if classes is None:
+        return None
+    if isinstance(classes, int):
+        return tuple(range(check_integer("classes", classes, low=2)))
+    numbers = tuple(check_integer("classes", number, low=0) for number in classes)
+    if len(numbers) < 2 or len(set(numbers)) < len(numbers):
+        raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
+    return numbers
 
 
 def plain_module(model: nn.Module) -> nn.Module:

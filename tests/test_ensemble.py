@@ -122,6 +122,9 @@ def test_every_form_of_output() -> None:
         ([Says(0.1)], {"overlap": 2}, "overlap"),
         ([Says(0.1)], {"classes": (1,)}, "classes"),
         ([Says(0.1)], {"classes": (1, 1)}, "classes"),
+        ([Says(0.1)], {"classes": (0, -1)}, "classes"),
+        ([Says(0.1)], {"classes": (0, 1.0)}, "classes"),
+        ([Says(0.1)], {"classes": 1}, "classes"),
         ([Says(0.1)], {"delta": 1.5}, "delta"),
         ([object()], {}, "PyTorch modules"),
     ],
@@ -255,10 +258,34 @@ def test_from_opacus_self_bounding_adds_up(trained: list[tuple[nn.Module, nn.Mod
     assert not routes["certified label"].applies
 
 
+def test_from_opacus_for_three_classes() -> None:
+    _, models, engines = zip(*(train_with_opacus(seed, nn.Linear(4, 3)) for seed in range(3)), strict=True)
+    how: dict[str, Any] = {"delta": 1e-3, "allowance": 1.5, "noise": "self-bounding"}
+    for classes in ((2, 0, 1), 3):
+        ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=classes, overlap=2, **how)
+        made = dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.5, overlap=2)
+        assert ensemble.mechanism.describe() == made.describe()
+        assert ensemble.classes == ((2, 0, 1) if classes != 3 else (0, 1, 2))
+        assert set(ensemble(torch.randn(30, 4)).tolist()) <= {0, 1, 2}
+        routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=3e-3).routes}
+        stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
+        assert routes["self-bounding noise"].epsilon == pytest.approx(2 * 1.5 * stated, rel=1e-6)
+    # Two of the three are a matter for DaRRM; what is binary says so before anything is solved or charged.
+    pair = dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=(2, 0), **how)
+    assert isinstance(pair.mechanism, dt.DaRRM)
+    with pytest.raises(dt.InvalidArgument, match=r'DaRRM is binary\. Say noise="self-bounding"'):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=3, **{**how, "noise": "one-label"})
+    unsaid = dt.PrivateMajorityEnsemble.from_opacus(models, engines, **how)
+    with pytest.raises(dt.InvalidArgument, match="DaRRM is for two classes"):
+        unsaid(torch.randn(30, 4))
+    assert unsaid.ledger.count == 0
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
         ({}, "allowance"),
+        ({"allowance": 1.0, "noise": "none"}, "one-label"),
         ({"allowance": 1.0, "target": POINT}, "both"),
         ({"allowance": 1.0, "delta": 0.0}, "delta"),
         ({"target": POINT, "noise": "self-bounding"}, "allowance"),
