@@ -89,9 +89,9 @@ class NoiseFunction:
         return np.asarray(label_law(self.gamma)[votes])
 
     def error(self, vote_probabilities: npt.ArrayLike) -> Any:
-        """How far the label's law is from the noise-free majority's: |Pr[label 1] - Pr[majority 1]|, exact.
+        """How far the label's law is from the noise-free majority's, ``|Pr[label 1] - Pr[majority 1]|``, exact.
 
-        The paper's error E(DaRRM) = |1/2 sum_{l > K/2} (alpha_l - alpha_{K-l}) (1 - gamma(l))|.
+        The paper's error ``E(DaRRM) = |1/2 sum_{l > K/2} (alpha_l - alpha_{K-l}) (1 - gamma(l))|``.
 
         Args:
             vote_probabilities: ``(..., K)``, each teacher's chance of voting 1.
