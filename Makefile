@@ -7,13 +7,14 @@ READY := $(VENV)/.ready
 DATA ?= auto
 ARGS ?=
 
-.PHONY: demo test test-all lint format benchmark clean help
+.PHONY: demo test test-all docs lint format benchmark clean help
 
 help:
 	@echo "make demo       private teachers -> private labels -> student, on real images (DATA=$(DATA), ARGS='...')"
 	@echo "make test       the quick test suite"
 	@echo "make test-all   every test, the slow ones too"
 	@echo "make lint       ruff and mypy --strict"
+	@echo "make docs       the documentation, into docs/_build/html"
 	@echo "make format     ruff's formatting and fixes"
 	@echo "make benchmark  speed of the solver, the mechanisms, the ledger and training"
 
@@ -30,6 +31,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
 benchmark: $(READY)
 	$(BIN)/python -m benchmarks.solver

@@ -1,0 +1,142 @@
+"""How the documentation is built: `make docs`. Nothing is fetched, neither by the build nor by the pages it makes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+import numpy.typing
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.docutils import SphinxDirective
+
+import darrm_torch
+
+project = "darrm-torch"
+author = "the darrm-torch authors"
+copyright = "the darrm-torch authors, Apache-2.0"
+version = release = darrm_torch.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["dollarmath", "deflist"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build"]
+nitpicky = True
+# Other projects are named, not linked: a link would have to be looked up on the network.
+nitpick_ignore_regex = [("py:.*", r"(torch|numpy|np|npt|lightning|L|nn|collections|pathlib|os|typing|abc)\..*")]
+# Names inside the library that docstrings mention and users do not need.
+_INNER = "FloatArray LabelProfile PricedMechanism Standings gamma_digest smooth_release_renyi"
+nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.\w+\.)?{name}") for name in _INNER.split()]
+
+html_theme = "furo"
+html_title = f"darrm-torch {release}"
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+napoleon_custom_sections = [("Attributes", "params_style")]
+napoleon_use_rtype = False
+
+# Written out, ArrayLike is a union of eight types.
+numpy.typing.ArrayLike = type("ArrayLike", (), {"__module__": "numpy.typing"})
+
+# What is public is documented under the name that users write, whatever module it lives in.
+for _name in darrm_torch.__all__:
+    if getattr(getattr(darrm_torch, _name), "__module__", "").startswith("darrm_torch."):
+        getattr(darrm_torch, _name).__module__ = "darrm_torch"
+
+
+_OUTSIDE = re.compile(
+    r"""<(?:script|img|link)\b[^>]*?\b(?:src|href)=["'](?:https?:)?//[^>]*>|@import|url\(["']?(?:https?:)?//"""
+)
+
+
+class Exports(SphinxDirective):
+    """``.. exports:: module``: all that ``darrm_torch`` exports from a module, from the docstrings."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        lines = [".. currentmodule:: darrm_torch", ""]
+        for name in darrm_torch._HOME[self.arguments[0]]:
+            thing: Any = getattr(darrm_torch, name)
+            if not inspect.isclass(thing):
+                lines += [f".. autofunction:: {name}", ""]
+            elif issubclass(thing, Exception):
+                lines += [f".. autoexception:: {name}", "   :show-inheritance:", ""]
+            else:
+                options = ["   :show-inheritance:"] if set(thing.__mro__) - {thing, object} else []
+                options += ["   :inherited-members: Mechanism"] if issubclass(thing, darrm_torch.Mechanism) else []
+                lines += [f".. autoclass:: {name}", "   :members:", *options, ""]
+        return self.parse_text_to_nodes(StringList(lines, source=self.get_source_info()[0]))
+
+
+def mathml(writer: Any, node: nodes.math | nodes.math_block, display: str) -> None:
+    """Formulas as MathML, which browsers draw by themselves: no script and no font comes along."""
+    writer.body.append(latex2mathml.converter.convert(node.astext(), display=display))
+    raise nodes.SkipNode
+
+
+def inline_mathml(writer: Any, node: nodes.math) -> None:
+    mathml(writer, node, "inline")
+
+
+def block_mathml(writer: Any, node: nodes.math_block) -> None:
+    mathml(writer, node, "block")
+
+
+def public_bases(app: Sphinx, name: str, thing: type, options: Any, bases: list[type]) -> None:
+    """Of the base classes, those that are public: bases of bases where these are not."""
+    while inner := [base for base in bases if base.__module__.startswith("darrm_torch.")]:
+        bases[:] = [above for base in bases for above in (base.__bases__ if base in inner else [base])]
+
+
+def before_napoleon(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Of a property, "Two: DaRRM is binary." would be read as a type and its meaning; a comment before prevents it."""
+    if what == "property":
+        lines[:0] = ["..", ""]
+
+
+def after_napoleon(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """ "K." alone would be read as the number of an item in a list."""
+    lines[:] = [re.sub(r"^((?:\s*:param \w+:)?\s*)([A-Z]\.)$", r"\1\\\2", line) for line in lines]
+
+
+def by_public_name(app: Sphinx, environment: Any, node: Any, content: Any) -> Any:
+    """Annotations name the module that a class lives in; the page has it under the name that users write."""
+    *home, name = node["reftarget"].split(".")
+    if home[:1] != ["darrm_torch"] or len(home) < 2:
+        return None
+    domain = environment.get_domain("py")
+    return domain.resolve_xref(
+        environment, node["refdoc"], app.builder, node["reftype"], f"darrm_torch.{name}", node, content
+    )
+
+
+def check_nothing_outside(app: Sphinx, failure: Exception | None) -> None:
+    """No page may load a script, style, font or picture from elsewhere."""
+    for file in [] if failure else sorted(Path(app.outdir).rglob("*.[ch][st][sm]*")):
+        text = file.read_text(encoding="utf-8")
+        found = _OUTSIDE.search(text)
+        if found:
+            raise ExtensionError(f"{file} loads something from elsewhere: {found[0]}")
+
+
+def setup(app: Sphinx) -> None:
+    app.add_directive("exports", Exports)
+    app.add_html_math_renderer("mathml", (inline_mathml, None), (block_mathml, None))
+    app.connect("autodoc-process-bases", public_bases)
+    app.connect("autodoc-process-docstring", before_napoleon, priority=400)
+    app.connect("autodoc-process-docstring", after_napoleon, priority=600)
+    app.connect("missing-reference", by_public_name)
+    app.connect("build-finished", check_nothing_outside)

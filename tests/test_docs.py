@@ -1,0 +1,124 @@
+"""Documentation: what it shows as Python runs, what it shows as commands exists, and no public name is left out."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+
+import darrm_torch
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").glob("*.md"), *ROOT.glob("*.md")])
+PAGES = [page for page in PAGES if "_build" not in page.parts]
+SLOW = ("docs/tutorials/",)  # these train something
+BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!`)`((?:make|darrm|pip install|python -m) [^`]+)`(?!`)")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def pages_with(pattern: str) -> list[Any]:
+    found = [page for page in PAGES if re.search(pattern, page.read_text(encoding="utf-8"), re.MULTILINE)]
+    return [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if name_of(page).startswith(SLOW) else [])
+        for page in found
+    ]
+
+
+@pytest.mark.parametrize("page", pages_with(r"^```python"))
+def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page, in order, as one session in an empty folder; what a doctest prints is compared."""
+    monkeypatch.chdir(tmp_path)
+    document = Sybil(parsers=[PythonCodeBlockParser()], pattern="*").parse(page)
+    if page.name == "README.md" and page.parent == ROOT:
+        document.namespace.update(two_opacus_models())  # which README says that the reader has
+    for example in document.examples():
+        example.evaluate()
+
+
+def two_opacus_models() -> dict[str, Any]:
+    """``models``, ``engines`` and ``images``, as Opacus leaves them."""
+    import torch
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(1)
+    models, engines = [], []
+    for _ in range(2):
+        data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+        model, engine = torch.nn.Linear(4, 2), PrivacyEngine()
+        private, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(data, batch_size=16),
+            noise_multiplier=2.0,
+            max_grad_norm=1.0,
+        )
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(private(inputs), targets).backward()
+            optimizer.step()
+        models.append(private)
+        engines.append(engine)
+    return {"models": models, "engines": engines, "images": torch.randn(5, 4)}
+
+
+def commands() -> list[Any]:
+    found = {}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        lines = [line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+        for line in lines + INLINE.findall(text):
+            if words := shlex.split(line.removeprefix("$ "), comments=True):
+                found[f"{name_of(page)}: {' '.join(words)}"] = words
+    return [pytest.param(words, id=name) for name, words in found.items()]
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+@pytest.mark.parametrize("words", commands())
+def test_command_exists(words: list[str]) -> None:
+    """A target of the Makefile, an extra of the package, or a program whose --help names every option that is used."""
+    program, *arguments = words
+    if program == "make":
+        targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        assert {word for word in arguments if "=" not in word} <= targets
+        assert {word.split("=")[0] for word in arguments if "=" in word} <= {"DATA", "ARGS"}
+        return
+    if program == "pip":
+        extras = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+        assert set(",".join(re.findall(r"\[(.*?)\]", " ".join(arguments))).split(",")) - {""} <= extras
+        return
+    if program == "python":
+        module, options = arguments[1], arguments[2:]
+        assert arguments[0] == "-m"
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), f"no module {module}"
+        command = (sys.executable, "-m", module)
+    else:
+        assert program == "darrm", f"no check is known for {program}"
+        command, options = (str(Path(sys.executable).with_name("darrm")), *arguments[:1]), arguments[1:]
+        assert help_of(*command)
+    for option in options:
+        if option.startswith("--"):
+            name = re.escape(option.split("=")[0])
+            assert re.search(rf"(?<![\w-]){name}(?![\w-])", help_of(*command)), f"no option {option}"
+
+
+def test_every_export_has_a_place() -> None:
+    """Each module that exports something is on a page of the reference, once."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.rst"))
+    assert sorted(re.findall(r"^\.\. exports:: (\w+)", text, re.MULTILINE)) == sorted(darrm_torch._HOME)
