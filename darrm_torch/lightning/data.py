@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
@@ -19,9 +20,13 @@ __all__ = ["PrivateLabelDataModule"]
 class PrivateLabelDataModule(L.LightningDataModule):
     """Private labels for ``queries`` inputs of a public data set, asked once, before any training step.
 
-    ``label()`` (called by ``prepare_data``, so before ``fit``'s first batch) asks the ensemble; the ensemble's ledger
-    keeps each label with its charge. Epochs, sanity checks, learning-rate searches, resumed runs and second runs over
-    the same ledger therefore ask nothing again.
+    ``label()`` (called by ``prepare_data`` when a fit begins) asks the ensemble; the ensemble's ledger keeps each label
+    with its charge. Epochs, sanity checks, learning-rate searches, resumed runs and second runs over the same ledger
+    therefore ask nothing again; validation, test and prediction alone ask nothing at all.
+
+    However many processes train, on however many machines, the first one asks and tells the others. Where processes
+    start from copies of this object (``ddp_spawn``), call ``label()`` before, or give the ledger a file: a ledger in
+    memory cannot be shared. Once the labels are here, copies carry no teachers.
 
     Args:
         ensemble: gives the labels; held here and never by the student.
@@ -30,11 +35,13 @@ class PrivateLabelDataModule(L.LightningDataModule):
         queries: Q, how many of them to have labelled.
         validation: data set of (input, label), optional.
         test: data set of (input, label), optional.
-        batch_size: of all loaders.
+        batch_size: of all loaders but the unlabelled one.
+        unlabelled_batch_size: given, training batches are {"labelled": (input, private label), "unlabelled": inputs},
+            for a student with ``consistency``; an epoch is then a pass over the longer of the two.
         seed: picks the queries, without regard to the votes; public, no privacy rests on it.
 
     Raises:
-        InvalidArgument: more queries than public inputs.
+        InvalidArgument: more queries than public inputs, or nothing left for unlabelled batches.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         validation: Dataset[Any] | None = None,
         test: Dataset[Any] | None = None,
         batch_size: int = 32,
+        unlabelled_batch_size: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -59,6 +67,11 @@ class PrivateLabelDataModule(L.LightningDataModule):
             if dataset is not None:
                 setattr(self, name, partial(self._loader, dataset, shuffle=False))
         self.batch_size = check_integer("batch_size", batch_size, low=1)
+        if unlabelled_batch_size is not None:
+            check_integer("unlabelled_batch_size", unlabelled_batch_size, low=1)
+            if queries == len(self._public):
+                raise InvalidArgument("queries", "fewer than the public inputs, for unlabelled batches", queries)
+        self.unlabelled_batch_size = unlabelled_batch_size
         order = torch.randperm(len(self._public), generator=torch.Generator().manual_seed(seed)).tolist()
         self.queries: list[int] = order[:queries]
         self.unlabelled: list[int] = order[queries:]
@@ -70,26 +83,63 @@ class PrivateLabelDataModule(L.LightningDataModule):
         return self.label() if self._labels is None else self._labels
 
     def label(self) -> Tensor:
-        """Ask for the labels, or fetch them from the ledger where they were asked before."""
+        """Ask for the labels, or fetch them from the ledger where they were asked before.
+
+        Raises:
+            BudgetExceeded: see the ledger; batches that were labelled before stay paid for, and free to ask again.
+        """
         if self._labels is None:
-            loader = self._loader(Subset(self._public, self.queries), shuffle=False)
-            self._labels = torch.cat([self._ensemble(inputs).cpu() for inputs in loader])
+            assert self._ensemble is not None
+            ensemble, loader = self._ensemble, self._loader(Subset(self._public, self.queries), shuffle=False)
+            self._labels = torch.cat([ensemble(inputs).cpu() for inputs in loader])
         return self._labels
 
     def prepare_data(self) -> None:
-        """Label before training starts."""
-        self.label()
+        """Label before training starts; Lightning calls it in the first process only."""
+        if self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING:
+            self.label()
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        """(input, private label) batches."""
-        return self._loader(_Labelled(Subset(self._public, self.queries), self.labels), shuffle=True)
+    def setup(self, stage: str) -> None:
+        """Tell the labels to all processes."""
+        if stage == "fit" and self.trainer is not None:
+            self._labels = self.trainer.strategy.broadcast(self._labels)
+
+    def train_dataloader(self) -> Any:
+        """(input, private label) batches; see ``unlabelled_batch_size`` for the others."""
+        labelled = self._loader(_Labelled(Subset(self._public, self.queries), self.labels), shuffle=True)
+        if self.unlabelled_batch_size is None:
+            return labelled
+        return {"labelled": labelled, "unlabelled": self.unlabelled_dataloader()}
 
     def unlabelled_dataloader(self) -> DataLoader[Any]:
         """Batches of the public inputs that were not labelled."""
-        return self._loader(Subset(self._public, self.unlabelled), shuffle=True)
+        return self._loader(Subset(self._public, self.unlabelled), shuffle=True, batch_size=self.unlabelled_batch_size)
 
-    def _loader(self, dataset: Dataset[Any], *, shuffle: bool) -> DataLoader[Any]:
-        return DataLoader(dataset, batch_size=self.batch_size, shuffle=shuffle, collate_fn=default_collate)
+    def predict_dataloader(self) -> DataLoader[Any]:
+        """Batches of all public inputs, in their order."""
+        return self._loader(self._public, shuffle=False)
+
+    @property
+    def trainer(self) -> L.Trainer | None:
+        """Who trains; set by Lightning."""
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: L.Trainer | None) -> None:
+        if not (trainer is None or isinstance(trainer, L.Trainer)):
+            kind = type(trainer)
+            cure = "Say `import lightning as L`: the classes of pytorch_lightning are others, of the same names."
+            raise InvalidArgument("trainer", "a lightning.Trainer", f"{kind.__module__}.{kind.__name__}", cure)
+        self._trainer = trainer
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Teachers stay at home as soon as they are not needed.
+        return {**self.__dict__, "_ensemble": self._ensemble if self._labels is None else None}
+
+    def _loader(self, dataset: Dataset[Any], *, shuffle: bool, batch_size: int | None = None) -> DataLoader[Any]:
+        return DataLoader(
+            dataset, batch_size=batch_size or self.batch_size, shuffle=shuffle, collate_fn=default_collate
+        )
 
 
 class _Inputs(Dataset[Any]):
