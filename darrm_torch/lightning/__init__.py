@@ -1,7 +1,16 @@
 """Lightning: private labels into a student. The only part of the library that imports Lightning."""
 
+from .consistency import Consistency, FixMatch, VirtualAdversarialTraining
 from .data import PrivateLabelDataModule
 from .report import PrivacyReport
-from .student import StudentModule
+from .student import StudentModule, label_transition
 
-__all__ = ["PrivacyReport", "PrivateLabelDataModule", "StudentModule"]
+__all__ = [
+    "Consistency",
+    "FixMatch",
+    "PrivacyReport",
+    "PrivateLabelDataModule",
+    "StudentModule",
+    "VirtualAdversarialTraining",
+    "label_transition",
+]

@@ -2,52 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from ..errors import check_integer, check_number
+from ..errors import InvalidArgument, check_integer, check_number
+from ..mechanisms import Mechanism
+from ..plurality import PluralityVotes, standings
+from ..priors import Prior
+from .consistency import Consistency
 
-__all__ = ["StudentModule"]
+__all__ = ["StudentModule", "label_transition"]
 
 
 class StudentModule(L.LightningModule):
-    """A classifier trained with cross-entropy on whatever labels it is given.
+    """A classifier trained on whatever labels it is given, and on inputs without any.
 
     It costs no privacy: training on labels that are already out is post-processing. The module holds no teacher, so its
-    checkpoints and hyper-parameters hold none either.
+    checkpoints and hyper-parameters hold none either. Labels of -1 (a mechanism that declined) teach nothing.
+
+    * supervised: the default, cross-entropy;
+    * noise-aware: give ``transition``, how the mechanism errs (see :func:`label_transition`);
+    * semi-supervised: give ``consistency``, :class:`VirtualAdversarialTraining` or :class:`FixMatch`, and let the data
+      module serve unlabelled batches too (``unlabelled_batch_size``). Goes together with ``transition``.
 
     Args:
         backbone: maps inputs ``(B, ...)`` to logits ``(B, classes)``.
         classes: C >= 2.
+        transition: ``(C, C)``, row y: the law of the given label when the right one is y. The loss is then the negative
+            logarithm of the chance of the given label (forward correction, Patrini et al. 2017), whose minimum is the
+            law of the right label. Must come from public numbers.
+        consistency: the loss on unlabelled inputs.
         learning_rate: of Adam; override ``configure_optimizers`` for anything else.
         weight_decay: of Adam, decoupled (AdamW).
+
+    Raises:
+        InvalidArgument: a number out of range, or a transition that is no such matrix.
     """
 
     def __init__(
-        self, backbone: nn.Module, *, classes: int = 2, learning_rate: float = 1e-3, weight_decay: float = 1e-2
+        self,
+        backbone: nn.Module,
+        *,
+        classes: int = 2,
+        transition: Tensor | None = None,
+        consistency: Consistency | None = None,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-2,
     ) -> None:
         super().__init__()
         check_integer("classes", classes, low=2)
         self.backbone = backbone
+        self.consistency = consistency
+        self.transition: Tensor | None
+        self.register_buffer("transition", _checked_transition(transition, classes), persistent=False)
         self.learning_rate = check_number("learning_rate", learning_rate, low=0, low_open=True, high_open=True)
         self.weight_decay = check_number("weight_decay", weight_decay, low=0, high_open=True)
         self.val_accuracy = MulticlassAccuracy(classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(classes, average="micro")
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits ``(B, classes)``."""
+        """Logits ``(B, classes)`` of the right label."""
         logits: Tensor = self.backbone(inputs)
         return logits
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> Tensor:
-        """Cross-entropy of one labelled batch."""
-        inputs, labels = batch
-        loss = F.cross_entropy(self(inputs), labels)
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise."""
+        log_law = F.log_softmax(logits, dim=1)
+        if self.transition is not None:
+            log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
+        total = F.nll_loss(log_law, labels, ignore_index=-1, reduction="sum")
+        return total / (labels >= 0).sum().clamp_min(1)
+
+    def training_step(self, batch: Any, batch_index: int) -> Tensor:
+        """The loss of one batch: (inputs, labels), or {"labelled": (inputs, labels), "unlabelled": inputs}."""
+        inputs, labels = batch["labelled"] if isinstance(batch, Mapping) else batch
+        if self.consistency is None:
+            loss = self.label_loss(self(inputs), labels)
+        else:
+            if not isinstance(batch, Mapping):
+                expected, got = 'dictionaries with "labelled" and "unlabelled"', type(batch).__name__
+                raise InvalidArgument("batches", expected, got, "Give the data module unlabelled_batch_size.")
+            loss = self.label_loss(self(self.consistency.augment(inputs)), labels)
+            loss = loss + self.consistency.loss(self, batch["unlabelled"])
         self.log("train_loss", loss, batch_size=len(labels))
         return loss
 
@@ -66,3 +109,59 @@ class StudentModule(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """AdamW over the student's own parameters."""
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+
+def _checked_transition(transition: Any, classes: int) -> Tensor | None:
+    if transition is None:
+        return None
+    matrix = torch.as_tensor(transition, dtype=torch.float32)
+    if matrix.shape != (classes, classes):
+        raise InvalidArgument("transition", f"of shape ({classes}, {classes})", tuple(matrix.shape))
+    if not bool((matrix >= 0).all()) or not torch.allclose(matrix.sum(dim=1), torch.ones(classes), atol=1e-5):
+        raise InvalidArgument("transition", "rows of probabilities that sum to 1", matrix.tolist())
+    if torch.linalg.matrix_rank(matrix, atol=1e-6) < classes:
+        cure = "Labels with this noise say nothing about some classes."
+        raise InvalidArgument("transition", "a matrix that can be inverted", matrix.tolist(), cure)
+    return matrix.clone()
+
+
+def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | PluralityVotes, classes: int = 2) -> Tensor:
+    """How often a mechanism gives which label, for each right one, if the votes are as the prior believes.
+
+    Computed from the mechanism's exact law and the prior alone, both public: no vote is looked at, so it costs nothing.
+
+    Args:
+        mechanism: what turns the votes into labels; it must treat classes alike, as all of this library's do.
+        teachers: K.
+        prior: the law of the votes. A prior for two classes says how many vote *right*: its votes for 1 are those for
+            the right class.
+        classes: C.
+
+    Returns:
+        ``(C, C)`` float64, row y: the law of the label that is given when y is right. Where the mechanism can decline:
+        the law of the labels that are given.
+
+    Raises:
+        InvalidArgument: a prior for two classes with more of them.
+
+    >>> from darrm_torch import DaRRM, IndependentVotes, subsampling_noise
+    >>> one_of_eleven = DaRRM(subsampling_noise(teachers=11, allowance=1), uncertified=True)
+    >>> label_transition(one_of_eleven, teachers=11, prior=IndependentVotes(mean=0.75)).round(decimals=6)
+    tensor([[0.7500, 0.2500],
+            [0.2500, 0.7500]], dtype=torch.float64)
+    """
+    if isinstance(prior, PluralityVotes):
+        space = standings(teachers, classes)
+        weights, counts = prior.weights(space), np.zeros((len(space.own), classes), dtype=np.int64)
+        counts[:, 0] = space.own
+        for row, others in zip(counts, space.others, strict=True):
+            row[1 : 1 + len(others)] = others
+    else:
+        if classes != 2:
+            raise InvalidArgument("prior", f"PluralityVotes, for {classes} classes", prior)
+        right = np.arange(teachers + 1)
+        weights, counts = prior.law(teachers), np.stack([right, teachers - right], axis=1)
+    law = weights @ mechanism.label_probabilities(counts)[:, :classes]
+    kept = law[0] / law.sum()
+    matrix = torch.full((classes, classes), (1 - kept) / (classes - 1), dtype=torch.float64)
+    return matrix.fill_diagonal_(kept)

@@ -1,0 +1,167 @@
+"""What a student learns from inputs without labels: it should answer alike where the answer should not change.
+
+Public inputs without labels cost no privacy, so there may be many of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.transforms import v2
+
+from ..errors import check_integer, check_number
+
+__all__ = ["Consistency", "FixMatch", "VirtualAdversarialTraining"]
+
+Transform = Callable[[Tensor], Tensor]
+_positive = partial(check_number, low=0, low_open=True, high_open=True)
+_weight = partial(check_number, low=0, high_open=True)
+
+
+class Consistency(Protocol):
+    """A loss on unlabelled inputs; any object with these two methods will do."""
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        """Labelled inputs ``(B, ...)`` as the student should see them in training."""
+
+    def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
+        """The loss (a scalar) of unlabelled inputs ``(B, ...)``; ``student`` maps them to logits ``(B, classes)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualAdversarialTraining:
+    """VAT with entropy minimisation: smooth near every input, and decided about it; for inputs of any kind.
+
+    loss = weight KL(p(x) || p(x + r)) + entropy_weight H(p(x)), where r is the change of length ``radius`` that moves
+    the prediction p most, found by power iteration (Miyato et al. 2018, the student of PATE in Papernot et al. 2018).
+
+    Args:
+        radius: Euclidean length of r: how far apart two inputs of one class can easily be. Miyato's epsilon.
+        weight: of the divergence.
+        entropy_weight: of the entropy, which pushes predictions away from the boundary.
+        iterations: of the power method; one is enough as a rule.
+        step: length of the difference quotient that replaces second derivatives; small against ``radius``, large
+            against single precision.
+
+    Raises:
+        InvalidArgument: a number out of range.
+    """
+
+    radius: float = 2.0
+    weight: float = 1.0
+    entropy_weight: float = 1.0
+    iterations: int = 1
+    step: float = 1e-2
+
+    def __post_init__(self) -> None:
+        _positive("radius", self.radius)
+        _weight("weight", self.weight)
+        _weight("entropy_weight", self.entropy_weight)
+        check_integer("iterations", self.iterations, low=1)
+        _positive("step", self.step)
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        """The inputs themselves."""
+        return inputs
+
+    def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
+        """Mean over the batch."""
+        log_p = F.log_softmax(student(inputs), dim=1)
+        with _statistics_kept(student):
+            change = self.radius * self.direction(student, inputs, log_p.detach())
+            divergence = _divergence(log_p.detach(), student(inputs + change))
+        entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
+        return self.weight * divergence + self.entropy_weight * entropy
+
+    def direction(self, student: nn.Module, inputs: Tensor, log_p: Tensor) -> Tensor:
+        """Unit vectors ``(B, ...)`` along which the divergence from ``log_p`` grows fastest; zero where it is flat."""
+        direction = _unit(torch.randn_like(inputs))
+        for _ in range(self.iterations):
+            probe = (self.step * direction).requires_grad_()
+            (gradient,) = torch.autograd.grad(_divergence(log_p, student(inputs + probe)), probe)
+            direction = _unit(gradient)
+        return direction
+
+
+def _divergence(log_p: Tensor, logits: Tensor) -> Tensor:
+    return F.kl_div(F.log_softmax(logits, dim=1), log_p, reduction="batchmean", log_target=True)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    flat = rows.flatten(1)
+    # First by the largest entry: squares of a small gradient would vanish.
+    flat = flat / flat.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(flat.dtype).tiny)
+    return F.normalize(flat).view_as(rows)
+
+
+@contextmanager
+def _statistics_kept(student: nn.Module) -> Iterator[None]:
+    """Batch normalisation learns its statistics from real inputs, not from perturbed ones."""
+    layers: list[Any] = [layer for layer in student.modules() if getattr(layer, "track_running_stats", False)]
+    for layer in layers:
+        layer.track_running_stats = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.track_running_stats = True
+
+
+def _shift() -> Any:
+    return v2.RandomAffine(degrees=0, translate=(0.125, 0.125))
+
+
+def _distortion() -> Any:
+    cut_out = v2.RandomErasing(p=1.0, scale=(0.02, 0.25), ratio=(1.0, 1.0))
+    return v2.Compose([_shift(), v2.RandAugment(num_ops=2), cut_out])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixMatch:
+    """FixMatch (Sohn et al. 2020), for images: what is clear of a slightly changed image holds of a distorted one.
+
+    The class of the weakly changed image, where the student gives it at least ``threshold``, is the label for the
+    strongly changed one; labelled images are weakly changed too. Each image is changed on its own.
+
+    Args:
+        weak: image ``(channels, height, width)``, float in [0, 1], to one of the same kind; default: a shift of up to
+            an eighth. Add ``v2.RandomHorizontalFlip`` where left and right do not matter.
+        strong: default: the shift, two operations of RandAugment, and a square cut out.
+        threshold: in [0, 1].
+        weight: of this loss beside the labels' one.
+
+    Raises:
+        InvalidArgument: a number out of range.
+    """
+
+    weak: Transform = field(default_factory=_shift)
+    strong: Transform = field(default_factory=_distortion)
+    threshold: float = 0.95
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("threshold", self.threshold, low=0, high=1)
+        _weight("weight", self.weight)
+
+    def augment(self, inputs: Tensor) -> Tensor:
+        """Weakly changed images."""
+        return _each(self.weak, inputs)
+
+    def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
+        """Mean over the whole batch; images that the student is not sure about count as zero."""
+        with torch.no_grad():
+            certainty, classes = student(_each(self.weak, inputs)).softmax(dim=1).max(dim=1)
+        losses = F.cross_entropy(student(_each(self.strong, inputs)), classes, reduction="none")
+        mean: Tensor = (losses * (certainty >= self.threshold)).mean()
+        return self.weight * mean
+
+
+def _each(transform: Transform, images: Tensor) -> Tensor:
+    return torch.stack([transform(image) for image in images])
