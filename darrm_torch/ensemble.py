@@ -89,7 +89,7 @@ class PrivateMajorityEnsemble(nn.Module):
             "mechanism": json.dumps(_numbers_only(mechanism.describe()), sort_keys=True),
             "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
         }
-        self.ledger.bind(self._identity, cost=lambda labels: self.total_privacy(labels=labels).guarantee)
+        self.ledger.bind(self._identity, cost=self._cost)
 
     @classmethod
     def from_opacus(
@@ -256,6 +256,9 @@ class PrivateMajorityEnsemble(nn.Module):
             labels=labels,
             delta=self.delta if delta is None else delta,
         )
+
+    def _cost(self, labels: int) -> PrivacyGuarantee:
+        return self.total_privacy(labels=labels).guarantee
 
     def privacy_report(self, *, as_dict: bool = False) -> Any:
         """What was given out, what one label and all labels cost, by which argument, under which assumptions.

@@ -26,6 +26,7 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE charges (number INTEGER PRIMARY KEY, labels INTEGER NOT NULL, time TEXT NOT NULL);
 CREATE TABLE labels (key BLOB PRIMARY KEY, label INTEGER NOT NULL, charge INTEGER NOT NULL) WITHOUT ROWID;
 """
+_IN_MEMORY = "a ledger in memory belongs to the process that made it. Give it a file to share it"
 _AT_ONCE = 500  # keys looked up in one statement
 
 
@@ -34,8 +35,8 @@ class PrivacyLedger:
 
     What a crash leaves: before the commit nothing was charged and nothing seen; after it the label is paid for and
     stored, and is given to whoever asks the same question again, free of charge. Several processes may share one file;
-    together they never exceed the budget, and the same question has the same answer in all of them. Votes, counts and
-    coins are never stored.
+    together they never exceed the budget, and the same question has the same answer in all of them. A pickled ledger is
+    the name of its file. Votes, counts and coins are never stored.
 
     Args:
         path: a file, made if it is missing, or ":memory:".
@@ -69,6 +70,8 @@ given out; 0 more labels fit
         if not (budget is None or isinstance(budget, PrivacyGuarantee)):
             raise InvalidArgument("budget", "a PrivacyGuarantee or None", budget)
         self.path = os.fspath(path)
+        if self.path != ":memory:":
+            self.path = os.path.abspath(self.path)  # another process may work in another folder
         self._cost = _checked_cost(cost)
         self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
         self._lock = threading.RLock()
@@ -224,6 +227,14 @@ given out; 0 more labels fit
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
         return self  # a copy of an ensemble spends from the same ledger
 
+    def __getstate__(self) -> dict[str, Any]:
+        if self.path == ":memory:":
+            raise LedgerError(_IN_MEMORY)
+        return {"path": self.path, "_cost": self._cost, "_timeout": self._timeout, "_process": -1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())  # the file is opened when it is needed
+
     # --- the file -------------------------------------------------------------------------------------------------
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
@@ -251,7 +262,7 @@ given out; 0 more labels fit
             if self._process == os.getpid():
                 return
             if self._process != -1 and self.path == ":memory:":
-                raise LedgerError("a ledger in memory belongs to the process that made it. Give it a file to share it")
+                raise LedgerError(_IN_MEMORY)
             self._database = sqlite3.connect(
                 self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
             )

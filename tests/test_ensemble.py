@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,24 @@ def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
     ledger = dt.PrivacyLedger(file)
     with pytest.raises(dt.LedgerError, match="mechanism"):
         dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
+
+
+def test_a_pickled_ensemble_spends_from_the_same_file(tmp_path: Path) -> None:
+    pure = dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))
+    mechanism = dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=2.0)
+    ensemble = dt.PrivateMajorityEnsemble(
+        [Says(0.1), Says(0.5), Says(0.9)],
+        mechanism,
+        profiles=[pure] * 3,
+        ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite", dt.PrivacyGuarantee(epsilon=0.31)),
+    )
+    inputs = torch.rand(5, 1)
+    labels = ensemble(inputs)
+    again = pickle.loads(pickle.dumps(ensemble))
+    assert torch.equal(again(inputs), labels)
+    assert again.privacy_report() == ensemble.privacy_report()
+    again(torch.rand(2, 1))
+    assert ensemble.ledger.count == 7
 
 
 def test_every_form_of_output() -> None:

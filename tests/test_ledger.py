@@ -6,6 +6,7 @@ import copy
 import json
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import sqlite3
@@ -383,6 +384,18 @@ def test_a_forked_child_opens_the_file_again(tmp_path):
         answer = queue.get()
         child.join()
         assert expected == answer if isinstance(expected, list) else expected in answer
+
+
+def test_a_pickled_ledger_is_the_name_of_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ledger = PrivacyLedger("ledger.sqlite", FOR_100, cost=ONE)
+    ledger.answer(keys(1), lambda new: [7])
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(ledger))
+    assert again.answer(keys(1, 2), ones) == [7, 1]
+    assert (again.budget, again.spent(), ledger.count) == (FOR_100, PrivacyGuarantee(epsilon=0.02, delta=2e-7), 2)
+    with pytest.raises(LedgerError, match="in memory"):
+        pickle.dumps(PrivacyLedger())
 
 
 def killed_at(file: Path, moment: float) -> list[tuple[str, int]]:
