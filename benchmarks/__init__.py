@@ -1,1 +1,1 @@
-"""Measurements; run each with ``python -m benchmarks.NAME`` from the top of the repository."""
+"""Speed: ``python -m benchmarks [names] [--small] [--check] [--json FILE]``; see README.md here."""
