@@ -103,9 +103,10 @@ def read_privacy(
 
     Args:
         source: an Opacus ``PrivacyEngine``, its accountant, the path of a file with ``module_state_dict`` and
-            ``privacy_accountant_state_dict`` (what ``PrivacyEngine.save_checkpoint`` writes), the path of a folder of
-            ``teacher-*.pt`` files (gives a tuple), or a list of (noise_multiplier, sample_rate, steps). Files are
-            opened with ``weights_only=True``.
+            ``privacy_accountant_state_dict`` (what ``PrivacyEngine.save_checkpoint`` writes), of a Lightning checkpoint
+            with the latter (see :class:`~darrm_torch.lightning.AccountantCheckpoint`; its ``global_step`` is checked
+            too), of a folder of ``teacher-*.pt`` files (gives a tuple), or a list of (noise_multiplier, sample_rate,
+            steps). Files are opened with ``weights_only=True``.
         module: the trained teacher, in whatever wrapping, or its state dict.
         data_loader: the loader it was trained with: the one that ``make_private`` returned.
         optimizer: the optimizer it was trained with: the one that ``make_private`` returned.
@@ -136,6 +137,7 @@ def read_privacy(
             return read_teachers(files, delta=delta, accept=accept)
         record = _load(path)
         module = record["module_state_dict"] if module is None else module
+        steps = record.get("global_step") if steps is None else steps
     else:
         record = {}
     accountant = _accountant(source)
@@ -301,6 +303,14 @@ def weights_digest(module: Any) -> str:
     return digest.hexdigest()
 
 
+def draws_poisson(data_loader: Any) -> bool:
+    """Whether a loader draws its batches by one of Opacus' Poisson samplers."""
+    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+
+    sampler = getattr(data_loader, "batch_sampler", None)
+    return isinstance(sampler, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler))
+
+
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -310,9 +320,11 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         cure = "Only tensors and plain values are read: a pickled module is refused, as opening it runs its code."
         raise InvalidArgument("source", "a readable checkpoint", str(path), cure) from error
+    if isinstance(record, dict) and "state_dict" in record:  # as Lightning calls it
+        record.setdefault("module_state_dict", record["state_dict"])
     if not isinstance(record, dict) or not {"module_state_dict", "privacy_accountant_state_dict"} <= record.keys():
         found = sorted(map(str, record)) if isinstance(record, dict) else type(record).__name__
-        cure = "Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no accountant."
+        cure = "Write it with PrivacyEngine.save_checkpoint, or in Lightning with the callback AccountantCheckpoint."
         raise InvalidArgument("source", "a file with module_state_dict and privacy_accountant_state_dict", found, cure)
     return record
 
@@ -388,13 +400,11 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> None:
 def _sampling(
     history: tuple[tuple[float, float, int], ...], data_loader: Any, record: dict[str, Any], accept: Collection[str]
 ) -> tuple[str, int | None, list[str]]:
-    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
-
     notes = []
     records = record.get("shard_size")
     if data_loader is not None:
         sampler: Any = getattr(data_loader, "batch_sampler", None)
-        poisson = isinstance(sampler, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler))
+        poisson = draws_poisson(data_loader)
         sampling = "poisson" if poisson else "not poisson"
         records = len(data_loader.dataset)
         # Opacus records 1 / len(loader); where int(1 / rate) rounds, that is a little more than the true rate.

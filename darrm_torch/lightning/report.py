@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -22,12 +23,18 @@ class PrivacyReport(L.Callback):
         self._ensemble = ensemble
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log ``privacy/labels``, ``privacy/total_epsilon`` and ``privacy/total_delta`` to every logger."""
+        """Log to every logger: ``privacy/labels``, and epsilon and delta of one label and of all together.
+
+        They are called ``privacy/label_epsilon``, ``privacy/total_delta`` and so on; where nothing is proven, epsilon
+        is infinite.
+        """
         report = self._ensemble.privacy_report(as_dict=True)
         metrics = {"privacy/labels": float(report["labels"])}
-        if report["total"] is not None:
-            metrics["privacy/total_epsilon"] = float(report["total"]["epsilon"])
-            metrics["privacy/total_delta"] = float(report["total"]["delta"])
+        for name in ("label", "total"):
+            if (guarantee := report[name]) is not None:
+                epsilon = guarantee["epsilon"]
+                metrics[f"privacy/{name}_epsilon"] = math.inf if epsilon is None else float(epsilon)
+                metrics[f"privacy/{name}_delta"] = float(guarantee["delta"])
         for logger in trainer.loggers:
             logger.log_metrics(metrics)
 

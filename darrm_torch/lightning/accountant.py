@@ -1,0 +1,84 @@
+"""A callback that keeps an Opacus accountant with the checkpoints of a teacher that Lightning trains."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import lightning as L
+
+from ..errors import InvalidArgument, UnprovenPrivacy
+from ..opacus import draws_poisson
+
+__all__ = ["AccountantCheckpoint"]
+
+
+class AccountantCheckpoint(L.Callback):
+    """Stores the accountant of a DP-SGD teacher in every checkpoint, and proves that every step was accounted for.
+
+    A plain Lightning checkpoint restores weights, optimizer and ``global_step``, but not the Opacus accountant: after a
+    resume it tells only of the steps since. With this callback it goes on where it was. When training starts and when
+    it ends, the steps that the accountant recorded must be ``trainer.global_step``; so a checkpoint without an
+    accountant, another engine's accountant and training without privacy are errors, not small epsilons.
+
+    ``read_privacy`` and ``PrivateMajorityEnsemble.from_opacus`` take the path of such a checkpoint for an engine: it
+    holds ``privacy_accountant_state_dict`` as Opacus' own checkpoints do, and ``sampling``, and opens with
+    ``weights_only=True``. Checkpoints saved with ``save_weights_only`` hold no callback's state, so no accountant.
+
+    Args:
+        engine: the ``PrivacyEngine`` whose ``make_private`` made the teacher's optimizer, or its accountant.
+
+    Raises:
+        InvalidArgument: something else.
+        UnprovenPrivacy: in training: steps that disagree, or more than one process (there Opacus takes an optimizer
+            that knows of none of the others, and the processes train different models).
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._accountant = getattr(engine, "accountant", engine)
+        if not (hasattr(self._accountant, "history") and hasattr(self._accountant, "load_state_dict")):
+            raise InvalidArgument("engine", "a PrivacyEngine or an accountant", type(engine).__name__)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the accountant has recorded."""
+        return sum(int(count) for _, _, count in self._accountant.history)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Put the accountant into the checkpoint, in plain numbers."""
+        history = [(float(noise), float(rate), int(count)) for noise, rate, count in self._accountant.history]
+        state = {"history": history, "mechanism": str(self._accountant.mechanism())}
+        checkpoint["privacy_accountant_state_dict"] = state
+        if trainer.train_dataloader is not None:
+            checkpoint["sampling"] = "poisson" if draws_poisson(trainer.train_dataloader) else "not poisson"
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Set the accountant to what it was when the checkpoint was saved."""
+        state = checkpoint.get("privacy_accountant_state_dict")
+        if state is None:
+            return  # found out when training starts
+        if state["mechanism"] != self._accountant.mechanism():
+            cure = f'Resume with PrivacyEngine(accountant="{state["mechanism"]}").'
+            raise InvalidArgument("accountant", f"of kind {state['mechanism']}", self._accountant.mechanism(), cure)
+        self._accountant.load_state_dict(copy.deepcopy(state))  # Opacus would share the list
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Check that what was trained before was accounted for."""
+        if trainer.world_size > 1:
+            raise UnprovenPrivacy(
+                f"a teacher is trained in {trainer.world_size} processes, where Opacus under Lightning trains "
+                "different models. Train each teacher in one process: Trainer(devices=1)"
+            )
+        self._check(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Check that every step of this training was accounted for."""
+        self._check(trainer)
+
+    def _check(self, trainer: L.Trainer) -> None:
+        if self.steps != trainer.global_step:
+            raise UnprovenPrivacy(
+                f"the accountant recorded {self.steps} steps, Lightning took {trainer.global_step}. Resume from a "
+                "checkpoint that was saved with AccountantCheckpoint; use one PrivacyEngine for each teacher, the one "
+                "that made its optimizer, for one fit from the first step on"
+            )
