@@ -52,6 +52,7 @@ _HOME = {
         "audit",
     ),
     "ensemble": ("PrivateMajorityEnsemble",),
+    "distributed": ("DistributedEnsemble",),
     "teachers": ("TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"),
     "errors": (
         "BudgetExceeded",

@@ -78,7 +78,6 @@ class PrivateMajorityEnsemble(nn.Module):
         self._teachers = nn.ModuleList(copy.deepcopy(plain_module(model)) for model in models)
         self._teachers.requires_grad_(False)
         super().train(False)
-        self._outputs = 0
         self.ledger = PrivacyLedger() if ledger is None else ledger
         if delta is None:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
@@ -190,7 +189,6 @@ class PrivateMajorityEnsemble(nn.Module):
         """Teachers stay in eval mode: dropout would make a vote a random draw of its own."""
         return self
 
-    @torch.no_grad()
     def sensitive_votes(self, inputs: Tensor) -> Tensor:
         """Each teacher's vote ``(K, B)`` int64, and nothing about privacy: no guarantee covers what this returns.
 
@@ -199,23 +197,40 @@ class PrivateMajorityEnsemble(nn.Module):
         Raises:
             InvalidArgument: outputs that are not ``(B, outputs)``, differ between teachers, are NaN, or lack a class.
         """
-        votes = []
-        for number, teacher in enumerate(self._teachers):
-            reference = next(teacher.parameters(), None)
-            moved = inputs if reference is None else inputs.to(reference.device)
-            if reference is not None and moved.is_floating_point():
-                moved = moved.to(reference.dtype)
-            with torch.autocast(moved.device.type, enabled=False):
-                votes.append(self._vote(number, teacher(moved), len(inputs)).to(inputs.device))
-        return torch.stack(votes)
+        return self._votes(inputs, range(len(self._teachers)))[0]
 
-    def sensitive_counts(self, inputs: Tensor) -> Tensor:
-        """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, with its errors."""
-        votes = self.sensitive_votes(inputs)
-        return nn.functional.one_hot(votes, self._outputs).sum(dim=0)
+    def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
+        """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, with its errors.
 
-    def _vote(self, number: int, logits: Tensor, batch: int) -> Tensor:
-        name = f"outputs of teacher {number}"
+        Args:
+            inputs: ``(B, ...)``.
+            teachers: the numbers of those that vote; ``None``: all.
+        """
+        votes, classes = self._votes(inputs, range(len(self._teachers)) if teachers is None else teachers)
+        return nn.functional.one_hot(votes, classes).sum(dim=0)
+
+    @torch.no_grad()
+    def _votes(self, inputs: Tensor, teachers: Sequence[int]) -> tuple[Tensor, int]:
+        """Votes ``(len(teachers), B)``, and how many classes could be voted for."""
+        votes, classes = [], 0
+        for number in teachers:
+            logits = self._logits(number, inputs)
+            if classes and logits.shape[1] != classes:
+                expected = f"logits of {classes} classes, as of teacher {teachers[0]}"
+                raise InvalidArgument(f"outputs of teacher {number}", expected, logits.shape[1])
+            classes = logits.shape[1]
+            votes.append(logits.argmax(dim=1).to(inputs.device))
+        return torch.stack(votes), classes
+
+    def _logits(self, number: int, inputs: Tensor) -> Tensor:
+        """What teacher ``number`` says of the classes that compete, checked: ``(B, C)``."""
+        teacher, name, batch = self._teachers[number], f"outputs of teacher {number}", len(inputs)
+        reference = next(teacher.parameters(), inputs)
+        inputs = inputs.to(reference.device)
+        if inputs.is_floating_point():
+            inputs = inputs.to(reference.dtype)
+        with torch.autocast(inputs.device.type, enabled=False):
+            logits = teacher(inputs)
         if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch or not logits.shape[1]:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise InvalidArgument(name, f"logits of shape ({batch}, outputs)", shape)
@@ -223,15 +238,11 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument(name, "numbers", "NaN", "Check the inputs and how the teacher was trained.")
         if logits.shape[1] == 1:
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
-        if self.classes is not None:
-            if max(self.classes) >= logits.shape[1]:
-                raise InvalidArgument("classes", f"below the {logits.shape[1]} outputs of the teachers", self.classes)
-            logits = logits[:, list(self.classes)]
-        if number == 0:
-            self._outputs = logits.shape[1]
-        elif logits.shape[1] != self._outputs:
-            raise InvalidArgument(name, f"logits of {self._outputs} classes, as of teacher 0", logits.shape[1])
-        return logits.argmax(dim=1)
+        if self.classes is None:
+            return logits
+        if max(self.classes) >= logits.shape[1]:
+            raise InvalidArgument("classes", f"below the {logits.shape[1]} outputs of the teachers", self.classes)
+        return logits[:, list(self.classes)]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
@@ -239,7 +250,7 @@ class PrivateMajorityEnsemble(nn.Module):
         Raises:
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was asked or given out.
         """
-        keys = [_input_digest(row) for row in inputs.detach().cpu()]
+        keys = [input_digest(row) for row in inputs.detach().cpu()]
 
         def draw(rows: Sequence[int]) -> list[int]:
             labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(inputs[list(rows)])).tolist()
@@ -366,7 +377,8 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 79, subsequent_indent="  ")
 
 
-def _input_digest(row: Tensor) -> bytes:
+def input_digest(row: Tensor) -> bytes:
+    """What the ledger knows an input by."""
     digest = hashlib.blake2b(f"{row.dtype}:{tuple(row.shape)}:".encode(), digest_size=16)
     digest.update(row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.digest()

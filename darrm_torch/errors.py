@@ -38,6 +38,9 @@ class InvalidArgument(DarrmError):
         message = f"{name} must be {expected}, got {got!r}"
         super().__init__(f"{message}. {cure}" if cure else message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.expected, self.got, self.cure)  # so that it can leave its process
+
 
 class PrivacyViolation(DarrmError):
     """A noise function that does not keep the promise it was checked against; names the worst case."""

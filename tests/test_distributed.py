@@ -1,0 +1,272 @@
+"""Several processes label together: the same labels, one charge each, and no label without one when a process dies.
+
+Run as a program this file is one of the processes: ``test_distributed.py TASK FOLDER``, told by torchrun's environment
+variables who it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import darrm_torch as dt
+
+TEACHERS, QUERIES = 5, 23
+
+
+class Teacher(nn.Module):
+    """A linear teacher that fails when told to, by a number in its inputs."""
+
+    def __init__(self, number: int, outputs: int = 2) -> None:
+        super().__init__()
+        self.number = number
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if bool((inputs == 1000.0).any()) and self.number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        logits = self.linear(inputs)
+        return torch.where((inputs == 100.0).any() & (self.number == 1), torch.nan, logits)
+
+
+def ensemble(ledger: Path | str, budget: float | None = None, **change: Any) -> dt.PrivateMajorityEnsemble:
+    torch.manual_seed(change.get("seed", 1))
+    models = [Teacher(number, change.get("outputs", 2)) for number in range(TEACHERS)]
+    profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * TEACHERS
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=TEACHERS, allowance=1.0), insecure_seed=7)
+    most = None if budget is None else dt.PrivacyGuarantee(epsilon=budget)
+    return dt.PrivateMajorityEnsemble(
+        models, mechanism, profiles=profiles, ledger=dt.PrivacyLedger(ledger, most), delta=0.0
+    )
+
+
+def inputs() -> Tensor:
+    rows = torch.randn(QUERIES, 4, generator=torch.Generator().manual_seed(2))
+    rows[-1] = rows[0]  # asked twice, charged once
+    return rows
+
+
+# --- one of the processes ---------------------------------------------------------------------------------------------
+
+
+def mine(folder: Path, name: str) -> Path | str:
+    """The ledger of this process: a file for the first, memory for the others."""
+    return folder / f"{name}.sqlite" if dist.get_rank() == 0 else ":memory:"
+
+
+def failure(call: Any) -> str:
+    try:
+        call()
+    except (dt.DarrmError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def label(folder: Path) -> dict[str, Any]:
+    """Both splits on the same questions, twice."""
+    rows, result = inputs(), {}
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for split, given in (("teachers", rows), ("inputs", rows.tensor_split(ranks)[rank])):
+        together = dt.DistributedEnsemble(ensemble(mine(folder, split)), split=split)
+        labels = [together(given).tolist() for _ in range(2)]
+        result[split] = {"labels": labels, "charged": together.ensemble.ledger.count}
+    return result
+
+
+def fail(folder: Path) -> dict[str, str]:
+    """All that can go wrong while everyone lives."""
+    rank, rows = dist.get_rank(), inputs()
+    bad = rows[:3].clone()
+    bad[1, 0] = 100.0
+    poor = dt.DistributedEnsemble(ensemble(mine(folder, "poor"), budget=0.35))
+    result = {
+        "nan": failure(lambda: poor(bad)),
+        "budget": failure(lambda: poor(rows)),
+        "inputs": failure(lambda: poor(rows + rank)),
+        "width": failure(lambda: poor(rows[:3, :3])),
+        "split": failure(lambda: dt.DistributedEnsemble(poor.ensemble, split="classes")),
+        "teachers": failure(lambda: dt.DistributedEnsemble(ensemble(":memory:", seed=rank))),
+    }
+    # After all that the group still works.
+    result["after"] = str(poor(rows[:2]).tolist())
+    result["mode"] = str(poor.train().training or poor.ensemble.training)
+    return {**result, "charged": str(poor.ensemble.ledger.count)}
+
+
+def die(folder: Path) -> dict[str, str]:
+    """A rank kills itself while it votes on the second batch."""
+    together = dt.DistributedEnsemble(ensemble(mine(folder, "die")))
+    rows = inputs()
+    first = together(rows[:5]).tolist()
+    begin = time.monotonic()
+    message = failure(lambda: together(torch.cat([rows[5:9], torch.full((1, 4), 1000.0)])))
+    return {"first": str(first), "message": message, "seconds": str(time.monotonic() - begin)}
+
+
+def work(folder: Path) -> dict[str, str]:
+    """Label until killed, and write down each label before the next batch."""
+    together = dt.DistributedEnsemble(ensemble(mine(folder, "work")))
+    generator = torch.Generator().manual_seed(3)
+    with (folder / f"given-{dist.get_rank()}.txt").open("w") as file:
+        for _ in range(100_000):
+            rows = torch.randn(4, 4, generator=generator)
+            for row, answer in zip(rows, together(rows).tolist(), strict=True):
+                file.write(json.dumps([row.tolist(), answer]) + "\n")
+            file.flush()
+    return {}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    tasks = {"label": [label], "fail": [fail], "die": [die], "work": [work], "all": [label, fail, die]}
+    folder = Path(sys.argv[2])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    for task in tasks[sys.argv[1]]:
+        result = task(folder)
+        (folder / f"{task.__name__}-{dist.get_rank()}.json").write_text(json.dumps(result))
+        # Not destroy_process_group: in the last task a rank is gone.
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+
+def start(task: str, folder: Path, ranks: int) -> list[subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, __file__, task, str(folder)],
+            env={**os.environ, **common, "RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[bytes]], seconds: float = 120.0) -> list[int]:
+    """Exit codes; whoever hangs is killed and fails the test."""
+    try:
+        return [process.wait(seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def told(task: str, folder: Path, ranks: int) -> list[Any]:
+    return [json.loads((folder / f"{task}-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def check_labels(folder: Path, ranks: int) -> None:
+    alone = ensemble(":memory:")
+    expected = alone(inputs()).tolist()
+    assert len(set(expected)) == 2
+    assert alone.ledger.count == QUERIES - 1
+    reports = told("label", folder, ranks)
+    for report in reports:
+        assert report["teachers"]["labels"] == [expected, expected]
+    for twice in range(2):
+        assert [one for report in reports for one in report["inputs"]["labels"][twice]] == expected
+    for split in ("teachers", "inputs"):
+        assert [report[split]["charged"] for report in reports] == [QUERIES - 1] + [0] * (ranks - 1)
+        assert dt.PrivacyLedger(folder / f"{split}.sqlite").report()["batches"] == 1
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    folder = tmp_path_factory.mktemp("pair")
+    return folder, finish(start("all", folder, 2))
+
+
+def test_two_processes_give_the_labels_of_one(pair: tuple[Path, list[int]]) -> None:
+    check_labels(pair[0], 2)
+
+
+def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) -> None:
+    one, other = told("fail", pair[0], 2)
+    assert (one.pop("charged"), other.pop("charged")) == ("2", "0")
+    assert one.pop("width").startswith("RuntimeError: ")
+    assert other.pop("width").startswith("RuntimeError: RuntimeError: ")
+    assert one == other
+    expected = {
+        "nan": "InvalidArgument: outputs of teacher 1 must be numbers, got 'NaN'",
+        "budget": "BudgetExceeded: 22 labels would cost",
+        "inputs": "InvalidArgument: inputs must be the same on every rank",
+        "split": "InvalidArgument: split",
+        "teachers": "UnprovenPrivacy: the ranks have different teachers",
+        "mode": "False",
+    }
+    for name, words in expected.items():
+        assert one[name].startswith(words)
+
+
+def test_a_rank_that_dies_fails_the_others_and_leaves_the_ledger_whole(pair: tuple[Path, list[int]]) -> None:
+    folder, codes = pair
+    assert codes == [0, -signal.SIGKILL]
+    (survivor,) = told("die", folder, 1)
+    assert survivor["message"].startswith("RuntimeError")
+    assert float(survivor["seconds"]) < 30
+    left = ensemble(folder / "die.sqlite")
+    assert left.ledger.count == 5  # the second batch was neither charged nor given out
+    assert left(inputs()[:5]).tolist() == json.loads(survivor["first"])
+    assert left.ledger.count == 5
+
+
+def test_without_a_group_there_is_one_clear_error() -> None:
+    with pytest.raises(dt.InvalidArgument, match="torchrun"):
+        dt.DistributedEnsemble(ensemble(":memory:"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 4, 7])
+def test_any_number_of_processes_gives_the_labels_of_one(tmp_path: Path, ranks: int) -> None:
+    assert finish(start("label", tmp_path, ranks)) == [0] * ranks
+    check_labels(tmp_path, ranks)
+
+
+@pytest.mark.slow
+def test_under_torchrun(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*command, __file__, "label", str(tmp_path)], check=True, timeout=240, capture_output=True)
+    check_labels(tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.5])
+def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: int, moment: float) -> None:
+    processes = start("work", tmp_path, 3)
+    given = [tmp_path / f"given-{rank}.txt" for rank in range(3)]
+    deadline = time.monotonic() + 120
+    while not all(file.exists() and file.stat().st_size for file in given):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(moment)
+    processes[victim].kill()
+    codes = finish(processes, 90.0)
+    assert codes[victim] == -signal.SIGKILL
+    assert all(code not in (0, -signal.SIGKILL) for rank, code in enumerate(codes) if rank != victim)
+    left = ensemble(tmp_path / "work.sqlite")  # opening it compares labels with charges
+    count = left.ledger.count
+    for file in given:
+        lines = [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        assert lines
+        assert left(torch.tensor([row for row, _ in lines])).tolist() == [answer for _, answer in lines]
+    assert left.ledger.count == count
+
+
+if __name__ == "__main__":
+    main()
