@@ -320,13 +320,15 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         cure = "Only tensors and plain values are read: a pickled module is refused, as opening it runs its code."
         raise InvalidArgument("source", "a readable checkpoint", str(path), cure) from error
-    if isinstance(record, dict) and "state_dict" in record:  # as Lightning calls it
-        record.setdefault("module_state_dict", record["state_dict"])
-    if not isinstance(record, dict) or not {"module_state_dict", "privacy_accountant_state_dict"} <= record.keys():
+    weights = {"module_state_dict", "state_dict"}  # as Opacus and as Lightning call them
+    if not (isinstance(record, dict) and "privacy_accountant_state_dict" in record and weights & record.keys()):
         found = sorted(map(str, record)) if isinstance(record, dict) else type(record).__name__
-        cure = "Write it with PrivacyEngine.save_checkpoint, or in Lightning with the callback AccountantCheckpoint."
+        cure = (
+            "Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no accountant unless the "
+            "callback AccountantCheckpoint put it there."
+        )
         raise InvalidArgument("source", "a file with module_state_dict and privacy_accountant_state_dict", found, cure)
-    return record
+    return {"module_state_dict": record.get("state_dict"), **record}
 
 
 def _accountant(source: Source) -> Mapping[str, Any] | Sequence[Any]:
