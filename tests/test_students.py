@@ -1,0 +1,351 @@
+"""Students: every loss against one computed by hand, no teacher and no vote anywhere near them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import darrm_torch as dt
+from darrm_torch.lightning import (
+    FixMatch,
+    PrivateLabelDataModule,
+    StudentModule,
+    VirtualAdversarialTraining,
+    label_transition,
+)
+
+LOG = math.log
+
+
+def linear(rows: list[list[float]]) -> nn.Linear:
+    """Logits ``rows @ x``, without bias."""
+    layer = nn.Linear(len(rows[0]), len(rows), bias=False)
+    layer.weight.data = torch.tensor(rows)
+    return layer
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def fit(student: StudentModule, loaders: object, folder: Path, **how: object) -> L.Trainer:
+    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = L.Trainer(default_root_dir=folder, **{**quiet, "enable_checkpointing": False, "max_epochs": 1, **how})
+    trainer.fit(student, loaders)
+    return trainer
+
+
+# --- labels ------------------------------------------------------------------------------------------------------
+
+
+def test_cross_entropy_is_the_mean_over_labels_that_were_given() -> None:
+    student = StudentModule(linear([[0.0], [1.0]]))
+    logits = student(torch.tensor([[1.0], [2.0], [5.0]]))
+    loss = student.label_loss(logits, torch.tensor([1, 0, -1]))
+    assert loss.item() == pytest.approx(-(LOG(sigmoid(1.0)) + LOG(sigmoid(-2.0))) / 2)
+    assert student.label_loss(logits, torch.full((3,), -1)).item() == 0.0
+
+
+def test_forward_correction_by_hand() -> None:
+    student = StudentModule(linear([[0.0], [1.0]]), transition=torch.tensor([[0.9, 0.1], [0.3, 0.7]]))
+    loss = student.label_loss(student(torch.tensor([[1.0], [2.0]])), torch.tensor([1, 0]))
+    one, two = sigmoid(1.0), sigmoid(2.0)
+    expected = -(LOG(0.7 * one + 0.1 * (1 - one)) + LOG(0.9 * (1 - two) + 0.3 * two)) / 2
+    assert loss.item() == pytest.approx(expected)
+
+
+def test_labels_without_noise_need_no_correction() -> None:
+    logits, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    plain, corrected = (
+        StudentModule(nn.Identity(), classes=3),
+        StudentModule(nn.Identity(), classes=3, transition=torch.eye(3)),
+    )
+    logits.requires_grad_()
+    (one,) = torch.autograd.grad(plain.label_loss(logits, labels), logits)
+    (other,) = torch.autograd.grad(corrected.label_loss(logits, labels), logits)
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_the_corrected_minimum_is_the_law_of_the_right_label() -> None:
+    # One input, asked 1,000 times: right label 1 with chance 0.8, flipped with chance 0.25: 650 labels are 1.
+    transition = torch.tensor([[0.75, 0.25], [0.25, 0.75]])
+    student = StudentModule(linear([[0.0], [0.0]]), transition=transition)
+    labels = (torch.arange(1000) < 650).long()
+    optimizer = torch.optim.LBFGS(student.parameters(), max_iter=100)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = student.label_loss(student(torch.ones(1000, 1)), labels)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert student(torch.ones(1, 1)).softmax(dim=1)[0, 1].item() == pytest.approx(0.8, abs=1e-3)
+
+
+WRONG_TRANSITIONS = {
+    "three classes": (torch.eye(3), r"shape \(2, 2\)"),
+    "no law": (torch.tensor([[0.9, 0.2], [0.1, 0.9]]), "sum to 1"),
+    "negative": (torch.tensor([[1.1, -0.1], [0.0, 1.0]]), "probabilities"),
+    "NaN": (torch.tensor([[math.nan, 1.0], [0.0, 1.0]]), "probabilities"),
+    "a coin": (torch.full((2, 2), 0.5), "inverted"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TRANSITIONS)
+def test_wrong_transitions(wrong: str) -> None:
+    transition, named = WRONG_TRANSITIONS[wrong]
+    with pytest.raises(dt.InvalidArgument, match=named):
+        StudentModule(nn.Identity(), transition=transition)
+
+
+# --- how a mechanism errs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=1.5)),
+        dt.GNMax(sigma=2.0),
+        dt.NoiseFreeMajority(),
+        dt.LNMax(scale=1.0),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_transition_by_enumerating_every_vote(mechanism: dt.Mechanism) -> None:
+    # Each of five teachers is right with chance 0.7: 32 patterns of votes for each right class.
+    by_hand = np.zeros((2, 2))
+    for right in (0, 1):
+        for pattern in range(32):
+            correct = bin(pattern).count("1")
+            votes = [5 - correct, correct] if right else [correct, 5 - correct]
+            chance = 0.7**correct * 0.3 ** (5 - correct)
+            by_hand[right] += chance * mechanism.label_probabilities(np.array([votes]))[0]
+    matrix = label_transition(mechanism, teachers=5, prior=dt.IndependentVotes(mean=0.7))
+    assert np.allclose(matrix.numpy(), by_hand, atol=1e-9)
+
+
+def test_transition_of_three_classes() -> None:
+    # Three teachers, right with chance 0.6, else either wrong class alike; a tie of three is a fair draw.
+    right = 0.6**3 + 3 * 0.6**2 * 0.4 + 6 * 0.6 * 0.2 * 0.2 / 3
+    matrix = label_transition(dt.NoiseFreeMajority(), teachers=3, prior=dt.PluralityVotes(accuracy=0.6), classes=3)
+    assert torch.allclose(matrix.diagonal(), torch.full((3,), right, dtype=torch.float64))
+    assert torch.allclose(matrix.sum(dim=1), torch.ones(3, dtype=torch.float64))
+    with pytest.raises(dt.InvalidArgument, match="PluralityVotes"):
+        label_transition(dt.NoiseFreeMajority(), teachers=3, prior=dt.IndependentVotes(), classes=3)
+
+
+def test_transition_where_answers_may_be_declined() -> None:
+    mechanism = dt.ConfidentGNMax(threshold=4.0, sigma_check=1.0, sigma=1.0)
+    matrix = label_transition(mechanism, teachers=5, prior=dt.IndependentVotes(mean=0.9))
+    assert torch.allclose(matrix.sum(dim=1), torch.ones(2, dtype=torch.float64))
+    law = np.array([math.comb(5, k) * 0.9**k * 0.1 ** (5 - k) for k in range(6)])
+    given = law @ mechanism.label_probabilities(np.array([[k, 5 - k] for k in range(6)]))
+    assert float(matrix[0, 0]) == pytest.approx(given[0] / (given[0] + given[1]))
+
+
+# --- inputs without labels ------------------------------------------------------------------------------------------
+
+
+def test_the_adversarial_direction_of_a_linear_student_is_that_of_its_weights() -> None:
+    # Two classes: only w_1 - w_0 changes the prediction.
+    student = linear([[1.0, 0.0, 2.0], [-1.0, 3.0, 0.0]])
+    inputs = torch.tensor([[0.1, 0.2, -0.3], [0.5, -0.4, 0.2]])
+    log_p = student(inputs).log_softmax(dim=1).detach()
+    torch.manual_seed(3)
+    found = VirtualAdversarialTraining().direction(student, inputs, log_p)
+    expected = nn.functional.normalize(torch.tensor([-2.0, 3.0, -2.0]), dim=0)
+    assert torch.allclose((found @ expected).abs(), torch.ones(2), atol=1e-4)
+    assert torch.allclose(found.norm(dim=1), torch.ones(2))
+    assert student.weight.grad is None
+
+
+def test_the_adversarial_direction_grows_the_divergence_most() -> None:
+    torch.manual_seed(4)
+    student = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 3))
+    inputs = torch.randn(1, 2)
+    method = VirtualAdversarialTraining(iterations=20, step=1e-2)
+    log_p = student(inputs).log_softmax(dim=1).detach()
+
+    def divergence(direction: Tensor) -> float:
+        law = student(inputs + 0.05 * direction).log_softmax(dim=1)
+        return (log_p.exp() * (log_p - law)).sum().item()
+
+    angles = torch.linspace(0, 2 * math.pi, 721)
+    around = [divergence(torch.stack([angle.cos(), angle.sin()])) for angle in angles]
+    found = method.direction(student, inputs, log_p)[0]
+    # The quadratic form has two best directions, d and -d; both within the cubic term of the best angle.
+    assert max(divergence(found), divergence(-found)) == pytest.approx(max(around), rel=0.02)
+
+
+def test_adversarial_loss_by_hand() -> None:
+    # Logits (0, x): the worst change of length 0.5 goes to x - 0.5 or x + 0.5, whichever start it had.
+    student, x = linear([[0.0], [1.0]]), 0.8
+    loss = VirtualAdversarialTraining(radius=0.5, weight=2.0, entropy_weight=3.0).loss(student, torch.tensor([[x]]))
+    p = sigmoid(x)
+    entropy = -p * LOG(p) - (1 - p) * LOG(1 - p)
+    possible = []
+    for moved in (x - 0.5, x + 0.5):
+        q = sigmoid(moved)
+        possible.append(2 * (p * LOG(p / q) + (1 - p) * LOG((1 - p) / (1 - q))) + 3 * entropy)
+    assert min(abs(loss.item() - value) for value in possible) < 1e-5
+
+
+def test_adversarial_loss_takes_no_gradient_through_its_target() -> None:
+    # d/dw of KL(p || q(w)) with p fixed, in one dimension: (q - p) (x + r); the entropy is left out.
+    student, x = linear([[0.0], [1.0]]), 0.8
+    torch.manual_seed(0)
+    VirtualAdversarialTraining(radius=0.5, entropy_weight=0.0).loss(student, torch.tensor([[x]])).backward()
+    p = sigmoid(x)
+    possible = [(sigmoid(x + r) - p) * (x + r) for r in (-0.5, 0.5)]
+    assert min(abs(float(student.weight.grad[1]) - value) for value in possible) < 1e-5
+
+
+def test_a_flat_student_has_no_adversarial_loss() -> None:
+    student = linear([[0.0, 0.0], [0.0, 0.0]])
+    loss = VirtualAdversarialTraining(entropy_weight=0.0).loss(student, torch.randn(3, 2))
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.equal(student.weight.grad, torch.zeros(2, 2))
+
+
+def test_batch_statistics_come_from_real_inputs_only() -> None:
+    student = nn.Sequential(nn.BatchNorm1d(2, momentum=1.0), nn.Linear(2, 2)).train()
+    inputs = torch.randn(50, 2)
+    VirtualAdversarialTraining(radius=100.0).loss(student, inputs)
+    assert torch.allclose(student[0].running_mean, inputs.mean(dim=0), atol=1e-5)
+    assert student[0].track_running_stats
+
+
+def test_fixmatch_by_hand() -> None:
+    # The student's logits are (0, brightness): weak leaves it, strong halves it.
+    student = nn.Sequential(nn.Flatten(), linear([[0.0], [1.0]]))
+    images = torch.tensor([4.0, -3.0, 1.0]).reshape(3, 1, 1, 1)
+    method = FixMatch(weak=lambda image: image, strong=lambda image: image / 2, threshold=0.95, weight=2.0)
+    # sigmoid(4) and sigmoid(3) are above 0.95, sigmoid(1) is not.
+    expected = 2.0 * -(LOG(sigmoid(2.0)) + LOG(sigmoid(1.5))) / 3
+    assert method.loss(student, images).item() == pytest.approx(expected)
+    assert torch.equal(FixMatch(weak=lambda image: image + 1).augment(images), images + 1)
+
+
+def test_fixmatch_changes_each_image_on_its_own() -> None:
+    torch.manual_seed(0)
+    images = torch.rand(1, 1, 28, 28).repeat(8, 1, 1, 1)
+    method = FixMatch()
+    for changed in (method.augment(images), torch.stack([method.strong(image) for image in images])):
+        assert changed.shape == images.shape
+        assert 0 <= changed.min() <= changed.max() <= 1
+        assert len({image.numpy().tobytes() for image in changed}) > 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (VirtualAdversarialTraining, {"radius": 0.0}),
+        (VirtualAdversarialTraining, {"weight": -1.0}),
+        (VirtualAdversarialTraining, {"entropy_weight": math.nan}),
+        (VirtualAdversarialTraining, {"iterations": 0}),
+        (VirtualAdversarialTraining, {"step": math.inf}),
+        (FixMatch, {"threshold": 1.5}),
+        (FixMatch, {"weight": math.nan}),
+    ],
+)
+def test_wrong_numbers(kind: type, wrong: dict[str, float]) -> None:
+    with pytest.raises(dt.InvalidArgument, match=next(iter(wrong))):
+        kind(**wrong)
+
+
+# --- in Lightning -----------------------------------------------------------------------------------------------------
+
+
+def semi_supervised_data(unlabelled_batch_size: int | None = 8) -> PrivateLabelDataModule:
+    torch.manual_seed(1)
+    teachers = [nn.Sequential(nn.Flatten(), nn.Linear(64, 2)) for _ in range(3)]
+    profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=2.0))
+    ensemble = dt.PrivateMajorityEnsemble(teachers, mechanism, profiles=profiles)
+    images = torch.rand(40, 1, 8, 8)
+    return PrivateLabelDataModule(
+        ensemble, images, queries=10, batch_size=5, unlabelled_batch_size=unlabelled_batch_size
+    )
+
+
+@pytest.mark.parametrize("consistency", [VirtualAdversarialTraining(), FixMatch()], ids=["vat", "fixmatch"])
+def test_semi_supervised_students_train_and_ship_only_themselves(consistency: object, tmp_path: Path) -> None:
+    data = semi_supervised_data()
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    before = backbone[1].weight.detach().clone()
+    student = StudentModule(backbone, consistency=consistency, transition=torch.tensor([[0.9, 0.1], [0.1, 0.9]]))
+    trainer = L.Trainer(
+        default_root_dir=tmp_path, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False,
+        logger=False, max_epochs=2,
+    )  # fmt: skip
+    trainer.fit(student, datamodule=data)
+    assert trainer.global_step == 2 * 4  # 30 unlabelled inputs in batches of 8
+    assert not torch.equal(before, backbone[1].weight)
+    (file,) = tmp_path.rglob("*.ckpt")
+    content = torch.load(file, weights_only=True)
+    assert set(content["state_dict"]) == {"backbone.1.weight", "backbone.1.bias"}
+    secrets = [teacher[1].weight.detach().numpy().tobytes() for teacher in data._ensemble._teachers]
+    for left in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert not any(secret in left.read_bytes() for secret in secrets)
+    # What was saved is a student of any kind.
+    StudentModule(nn.Sequential(nn.Flatten(), nn.Linear(64, 2))).load_state_dict(content["state_dict"])
+    assert data._ensemble.ledger.count == 10
+
+
+def test_a_supervised_student_takes_the_labelled_part(tmp_path: Path) -> None:
+    fit(
+        StudentModule(nn.Sequential(nn.Flatten(), nn.Linear(64, 2))),
+        semi_supervised_data().train_dataloader(),
+        tmp_path,
+    )
+
+
+def test_consistency_without_unlabelled_batches_says_what_to_do(tmp_path: Path) -> None:
+    student = StudentModule(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), consistency=VirtualAdversarialTraining())
+    with pytest.raises(dt.InvalidArgument, match="unlabelled_batch_size"):
+        fit(student, semi_supervised_data(None).train_dataloader(), tmp_path)
+
+
+def test_the_optimizer_is_the_users(tmp_path: Path) -> None:
+    class Frozen(StudentModule):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-30)
+
+    backbone = linear([[1.0], [2.0]])
+    fit(Frozen(backbone), DataLoader(TensorDataset(torch.rand(8, 1), torch.ones(8, dtype=torch.int64))), tmp_path)
+    assert backbone.weight.flatten().tolist() == [1.0, 2.0]
+
+
+def test_forward_correction_survives_labels_that_mislead_plain_training() -> None:
+    """Labels flipped by 0.4 for inputs of class 1 only: plain training sides with 0, the corrected one does not."""
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.randn(4000, 1, generator=generator)
+    right = (inputs[:, 0] > 0).long()
+    flipped = right * (torch.rand(4000, generator=generator) < 0.4).long()
+    labels = right - flipped
+    transition = torch.tensor([[1.0, 0.0], [0.4, 0.6]])
+    chances = {}
+    for name, how in {"plain": None, "aware": transition}.items():
+        torch.manual_seed(0)
+        student = StudentModule(nn.Linear(1, 2), transition=how)
+        optimizer = torch.optim.LBFGS(student.parameters(), max_iter=50)
+
+        def closure(optimizer: torch.optim.Optimizer = optimizer, student: StudentModule = student) -> Tensor:
+            optimizer.zero_grad()
+            loss = student.label_loss(student(inputs), labels)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        chances[name] = float(student(torch.tensor([[1.0]])).softmax(dim=1)[0, 1].detach())
+    assert chances["plain"] < 0.75  # it believes the labels: 0.6 of these are 1
+    assert chances["aware"] > 0.95
