@@ -1,7 +1,6 @@
 """Several processes label together: the same labels, one charge each, and no label without one when a process dies.
 
-Run as a program this file is one of the processes: ``test_distributed.py TASK FOLDER``, told by torchrun's environment
-variables who it is.
+Run as a program, ``test_distributed.py TASK FOLDER RANKS``, this file is the processes.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -129,41 +129,60 @@ def work(folder: Path) -> dict[str, str]:
     return {}
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    tasks = {"label": [label], "fail": [fail], "die": [die], "work": [work], "all": [label, fail, die]}
-    folder = Path(sys.argv[2])
+def take_part(task: str, folder: Path) -> None:
+    tasks = {"label": [label], "work": [work], "all": [label, fail, die]}
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    for task in tasks[sys.argv[1]]:
-        result = task(folder)
-        (folder / f"{task.__name__}-{dist.get_rank()}.json").write_text(json.dumps(result))
-        # Not destroy_process_group: in the last task a rank is gone.
+    for one in tasks[task]:
+        result = one(folder)
+        (folder / f"{one.__name__}-{dist.get_rank()}.json").write_text(json.dumps(result))
+    # No destroy_process_group: a rank may be gone.
+
+
+def main(task: str, folder: Path, ranks: int) -> None:
+    """Import once, then split into the ranks; their numbers and exit codes are written down."""
+    torch.set_num_threads(1)
+    if "RANK" in os.environ:  # torchrun has split already
+        take_part(task, folder)
+        return
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if not child:
+            os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+            try:
+                take_part(task, folder)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    (folder / "processes.json").write_text(json.dumps(children))
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    (folder / "codes.json").write_text(json.dumps(codes))
 
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 
 
-def start(task: str, folder: Path, ranks: int) -> list[subprocess.Popen[bytes]]:
+def start(task: str, folder: Path, ranks: int) -> subprocess.Popen[bytes]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, __file__, task, str(folder)],
-            env={**os.environ, **common, "RANK": str(rank)},
-        )
-        for rank in range(ranks)
-    ]
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, task, str(folder), str(ranks)]
+    return subprocess.Popen(command, env={**os.environ, **where}, start_new_session=True)
 
 
-def finish(processes: list[subprocess.Popen[bytes]], seconds: float = 120.0) -> list[int]:
-    """Exit codes; whoever hangs is killed and fails the test."""
+def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 120.0) -> list[int]:
+    """The ranks' exit codes; if one hangs, all are killed and the test fails."""
     try:
-        return [process.wait(seconds) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    codes: list[int] = json.loads((folder / "codes.json").read_text())
+    return codes
 
 
 def told(task: str, folder: Path, ranks: int) -> list[Any]:
@@ -185,10 +204,13 @@ def check_labels(folder: Path, ranks: int) -> None:
         assert dt.PrivacyLedger(folder / f"{split}.sqlite").report()["batches"] == 1
 
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     folder = tmp_path_factory.mktemp("pair")
-    return folder, finish(start("all", folder, 2))
+    return folder, finish(start("all", folder, 2), folder)
 
 
 def test_two_processes_give_the_labels_of_one(pair: tuple[Path, list[int]]) -> None:
@@ -233,14 +255,14 @@ def test_without_a_group_there_is_one_clear_error() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4, 7])
 def test_any_number_of_processes_gives_the_labels_of_one(tmp_path: Path, ranks: int) -> None:
-    assert finish(start("label", tmp_path, ranks)) == [0] * ranks
+    assert finish(start("label", tmp_path, ranks), tmp_path) == [0] * ranks
     check_labels(tmp_path, ranks)
 
 
 @pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*command, __file__, "label", str(tmp_path)], check=True, timeout=240, capture_output=True)
+    subprocess.run([*command, __file__, "label", str(tmp_path), "2"], check=True, timeout=240, capture_output=True)
     check_labels(tmp_path, 2)
 
 
@@ -248,15 +270,15 @@ def test_under_torchrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.5])
 def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: int, moment: float) -> None:
-    processes = start("work", tmp_path, 3)
+    process = start("work", tmp_path, 3)
     given = [tmp_path / f"given-{rank}.txt" for rank in range(3)]
     deadline = time.monotonic() + 120
     while not all(file.exists() and file.stat().st_size for file in given):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(moment)
-    processes[victim].kill()
-    codes = finish(processes, 90.0)
+    os.kill(json.loads((tmp_path / "processes.json").read_text())[victim], signal.SIGKILL)
+    codes = finish(process, tmp_path, 90.0)
     assert codes[victim] == -signal.SIGKILL
     assert all(code not in (0, -signal.SIGKILL) for rank, code in enumerate(codes) if rank != victim)
     left = ensemble(tmp_path / "work.sqlite")  # opening it compares labels with charges
@@ -269,4 +291,4 @@ def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: in
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
