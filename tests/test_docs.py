@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import functools
 import re
 import shlex
@@ -36,11 +37,11 @@ def pages_with(pattern: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("page", pages_with(r"^```python"))
+@pytest.mark.parametrize("page", pages_with(r"^ *```python"))
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page, in order, as one session in an empty folder; what a doctest prints is compared."""
     monkeypatch.chdir(tmp_path)
-    document = Sybil(parsers=[PythonCodeBlockParser()], pattern="*").parse(page)
+    document = Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)], pattern="*").parse(page)
     if page.name == "README.md" and page.parent == ROOT:
         document.namespace.update(two_opacus_models())  # which README says that the reader has
     for example in document.examples():
