@@ -16,7 +16,7 @@ help:
 	@echo "make lint       ruff and mypy --strict"
 	@echo "make docs       the documentation, into docs/_build/html"
 	@echo "make format     ruff's formatting and fixes"
-	@echo "make benchmark  speed of the solver, the mechanisms, the ledger and training"
+	@echo "make benchmark  speed and memory, into runs/benchmarks (ARGS='--small --check')"
 
 demo: $(READY)
 	$(BIN)/python -m recipes.01_private_labels --data $(DATA) $(ARGS)
@@ -36,10 +36,7 @@ docs: $(READY)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
 benchmark: $(READY)
-	$(BIN)/python -m benchmarks.solver
-	$(BIN)/python -m benchmarks.labelling
-	$(BIN)/python -m benchmarks.ledger
-	$(BIN)/python -m benchmarks.teachers
+	$(BIN)/python -m benchmarks $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -7,7 +7,7 @@ from typing import Any
 
 # name of the module: arguments of its measure()
 FULL: dict[str, dict[str, Any]] = {
-    "imports": {"repeat": 5},
+    "imports": {"repeat": 5, "torch": True},
     "solver": {"sizes": (11, 41, 101, 301, 1001), "repeat": 3, "enumerated": (5, 7, 9, 11)},
     "oracle": {"sizes": (11, 41, 101, 301, 1001), "repeat": 5},
     "certificate": {"sizes": (11, 41, 101, 301, 1001), "repeat": 3},
@@ -15,7 +15,7 @@ FULL: dict[str, dict[str, Any]] = {
     "teachers": {"teachers": 11, "shard": 1090, "repeat": 3},
 }
 SMALL: dict[str, dict[str, Any]] = {
-    "imports": {"repeat": 3},
+    "imports": {"repeat": 3, "torch": False},
     "solver": {"sizes": (11, 41, 101), "repeat": 3, "enumerated": (9,)},
     "oracle": {"sizes": (11, 41, 101), "repeat": 3},
     "certificate": {"sizes": (11, 41, 101), "repeat": 3},
@@ -34,4 +34,41 @@ class Bound:
     at_most: float = float("inf")
 
 
-BOUNDS: tuple[Bound, ...] = ()
+# Each leaves room for a busy machine: measured values are two to four times better.
+BOUNDS: tuple[Bound, ...] = (
+    Bound(benchmark="imports", case="darrm_torch", ratio="times_what_it_needs", at_most=3),
+    Bound(benchmark="imports", case="optimize_noise", ratio="times_what_it_needs", at_most=2),
+    Bound(benchmark="imports", case="PrivateMajorityEnsemble", ratio="times_what_it_needs", at_most=1.5),
+    *(
+        Bound(
+            benchmark="solver",
+            case=f"K={teachers} against enumerating + linprog",
+            ratio="objective_difference",
+            at_least=-1e-8,
+            at_most=1e-8,
+        )
+        for teachers in (5, 7, 9, 11)
+    ),
+    Bound(benchmark="solver", case="K=9 against enumerating + linprog", ratio="times_faster_than_library", at_least=40),
+    Bound(
+        benchmark="solver", case="K=11 against enumerating + linprog", ratio="times_faster_than_library", at_least=100
+    ),
+    Bound(
+        benchmark="solver", case="K=11 against enumerating + linprog", ratio="times_faster_than_vectorised", at_least=1
+    ),
+    *(
+        Bound(
+            benchmark="oracle",
+            case=f"K={teachers}, r={teachers}",
+            ratio="per_composition_against_the_size_before",
+            at_most=4,
+        )
+        for teachers in (41, 101, 301, 1001)
+    ),
+    *(
+        Bound(benchmark="certificate", case=f"K={teachers}", ratio="looks_of_the_oracle", at_most=5)
+        for teachers in (11, 41, 101, 301, 1001)
+    ),
+    Bound(benchmark="ledger", case="repeated questions", ratio="times_a_new_label", at_most=1),
+    Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower", at_least=1.2),
+)

@@ -1,27 +1,24 @@
 """Training K teachers: `train_teachers` against an ordinary Opacus loop, one after another in one process.
 
-    python -m benchmarks.teachers
-
 Both start with Torch and Opacus imported and train the same network with the same DP-SGD settings on random images of
-Fashion-MNIST's shard size. Prints JSON; ratios are of times in one run.
+Fashion-MNIST's shard size.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import multiprocessing.forkserver
 import statistics
-import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
-TEACHERS, SHARD = 11, 1090
+from .measuring import Record
 
 
-def ordinary_loop(inputs, labels, shards, settings) -> None:
+def ordinary_loop(inputs: Any, labels: Any, shards: Any, settings: Any) -> None:
     """What Opacus' tutorial does, for one teacher after another."""
     import torch
     from opacus import PrivacyEngine
@@ -46,10 +43,10 @@ def ordinary_loop(inputs, labels, shards, settings) -> None:
                 optimizer.step()
 
 
-def main() -> None:
+def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
+    """One record a way of training; ``times_slower`` compares with `train_teachers`."""
     multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
-    warnings.simplefilter("ignore")
     import opacus  # noqa: F401
     import torch
 
@@ -57,13 +54,12 @@ def main() -> None:
     from recipes.models import PaperCNN
 
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.rand(TEACHERS * SHARD, 1, 28, 28, generator=generator)
-    labels = torch.randint(0, 2, (TEACHERS * SHARD,), generator=generator)
-    shards = contiguous_shards(len(labels), teachers=TEACHERS)
+    inputs = torch.rand(teachers * shard, 1, 28, 28, generator=generator)
+    labels = torch.randint(0, 2, (teachers * shard,), generator=generator)
+    shards = contiguous_shards(len(labels), teachers=teachers)
     settings = TrainingSettings()
-    seconds: dict[str, list[float]] = {"train_teachers": [], "same steps, one process": [], "ordinary loop": []}
-    for _ in range(3):
-        start = time.perf_counter()
+
+    def together() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train_teachers(
                 Path(folder),
@@ -71,33 +67,32 @@ def main() -> None:
                 inputs=inputs,
                 labels=labels,
                 shards=shards,
-                shard_size=SHARD,
+                shard_size=shard,
                 settings=settings,
                 progress=False,
             )
-        seconds["train_teachers"].append(time.perf_counter() - start)
-        start = time.perf_counter()
-        for number, shard in enumerate(shards):
+
+    def one_process() -> None:
+        for number, part in enumerate(shards):
             train_teacher(
-                PaperCNN, inputs[shard], labels[shard], shard_size=SHARD, settings=settings, seeds=(number, 99 + number)
+                PaperCNN, inputs[part], labels[part], shard_size=shard, settings=settings, seeds=(number, 99 + number)
             )
-        seconds["same steps, one process"].append(time.perf_counter() - start)
-        start = time.perf_counter()
-        ordinary_loop(inputs, labels, shards, settings)
-        seconds["ordinary loop"].append(time.perf_counter() - start)
-    median = {name: statistics.median(times) for name, times in seconds.items()}
-    json.dump(
-        {
-            "threads of one process": torch.get_num_threads(),
-            "seconds": median,
-            "all": seconds,
-            "times faster": {name: value / median["train_teachers"] for name, value in median.items()},
-        },
-        sys.stdout,
-        indent=1,
-    )
-    print()
 
-
-if __name__ == "__main__":
-    main()
+    ways = {
+        "train_teachers": together,
+        "same steps, one process": one_process,
+        "ordinary loop": lambda: ordinary_loop(inputs, labels, shards, settings),
+    }
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(repeat):  # taking turns: what else the machine does meets all of them
+            for way, train in ways.items():
+                start = time.perf_counter()
+                train()
+                times[way].append(time.perf_counter() - start)
+    best = statistics.median(times["train_teachers"])
+    return [
+        {"case": way, "seconds": round(median, 2), "times_slower": round(median / best, 2)}
+        for way, median in ((way, statistics.median(took)) for way, took in times.items())
+    ]

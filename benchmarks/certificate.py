@@ -1,0 +1,47 @@
+"""Proving a noise function private: seconds, in looks of the oracle, and what ball arithmetic takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from darrm_torch import certify
+from darrm_torch.regions import Region, growth_at_least
+from darrm_torch.worst_case import label_law, worst_losses
+
+from .measuring import Record, alone, peak_mib, seconds
+from .problems import POINT, smooth_noise, times
+
+RIGOROUS = 41  # the largest K that is proven in ball arithmetic here
+
+
+def measure(*, sizes: Sequence[int], repeat: int) -> list[Record]:
+    """One record a K."""
+    return [alone(_one, teachers, repeat) for teachers in sizes]
+
+
+def _one(teachers: int, repeat: int) -> Record:
+    gamma, target = smooth_noise(teachers), times(POINT, 3)
+    took = seconds(lambda: certify(gamma, teachers=teachers, teacher=POINT, target=target), repeat=repeat)
+    look = seconds(
+        lambda: worst_losses(
+            label_law(gamma),
+            region=Region(guarantees=(POINT,)),
+            overlap=teachers,
+            growth=growth_at_least(target.epsilon),
+            monotone=True,
+        ),
+        repeat=repeat,
+    )
+    record: Record = {
+        "case": f"K={teachers}",
+        "teachers": teachers,
+        "seconds": round(took, 5),
+        "looks_of_the_oracle": round(took / look, 2),
+        "peak_mib": peak_mib(),
+    }
+    if teachers <= RIGOROUS:
+        rigorous = seconds(
+            lambda: certify(gamma, teachers=teachers, teacher=POINT, target=target, rigorous=True), repeat=1
+        )
+        record["rigorous_seconds"] = round(rigorous, 3)
+    return record

@@ -1,0 +1,75 @@
+"""The benchmarks: the runner, its comparison with bounds, and that what is timed is the same problem."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks import config, oracle, problems
+from benchmarks.__main__ import check, main
+from darrm_torch import optimize_noise
+
+BOUND = config.Bound(benchmark="b", case="c", ratio="r", at_least=2)
+
+
+@pytest.mark.parametrize(
+    ("record", "worse"),
+    [
+        ({"case": "c", "r": 2.5}, False),
+        ({"case": "c", "r": 1.9}, True),
+        ({"case": "c", "r": math.nan}, True),
+        ({"case": "c"}, True),
+        ({"case": "another", "r": 1.0}, False),
+    ],
+)
+def test_a_ratio_out_of_its_bound_is_a_regression(record: dict[str, object], worse: bool) -> None:
+    assert bool(check({"b": [record]}, [BOUND])) is worse
+    assert check({"other": [record]}, [BOUND]) == []
+
+
+def test_runner_writes_everything_and_fails_on_a_regression(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(config.SMALL, "oracle", {"sizes": (3, 5), "repeat": 1})
+    arguments = ["oracle", "--small", "--check", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "copy.json")]
+    assert main(arguments) == 0
+    report = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert json.loads((tmp_path / "copy.json").read_text()) == report
+    assert report["machine"]["cores"] >= 1
+    assert [record["case"] for record in report["results"]["oracle"]] == [
+        "K=3, r=3",
+        "K=5, r=5",
+        "K=3, r=2",
+        "K=5, r=2",
+    ]
+    assert "| K=3, r=3 | 3 | 3 | 10 |" in (tmp_path / "out" / "summary.md").read_text()
+    assert (tmp_path / "out" / "growth.svg").read_text().startswith("<?xml")
+    impossible = config.Bound(benchmark="oracle", case="K=3, r=3", ratio="seconds", at_most=0)
+    monkeypatch.setattr("benchmarks.__main__.check", lambda results: check(results, [impossible]))
+    assert main(arguments) == 1
+    assert "regression: oracle, K=3, r=3" in capsys.readouterr().err
+
+
+def test_bounds_are_on_what_is_measured() -> None:
+    assert {bound.benchmark for bound in config.BOUNDS} <= set(config.FULL)
+    assert set(config.SMALL) <= set(config.FULL)
+
+
+@pytest.mark.parametrize(("teachers", "overlap", "corners"), [(5, 5, 3), (6, 2, 3), (4, 3, 5)])
+def test_compositions_are_counted_right(teachers: int, overlap: int, corners: int) -> None:
+    multisets = itertools.combinations_with_replacement(range(corners), overlap)
+    cases = itertools.product(multisets, range(teachers - overlap + 1))
+    assert oracle.compositions(teachers, overlap=overlap, corners=corners) == len(list(cases))
+
+
+def test_enumerating_solves_the_same_problem() -> None:
+    target = problems.times(problems.POINT, 2)
+    written = problems.enumerate_all(5, target)
+    noise = optimize_noise(teachers=5, teacher=problems.POINT, target=target, shape="free")
+    assert written["constraints"] == math.comb(8 + 5 - 1, 5)
+    for value in written["values"].values():
+        assert float(problems.weights(5) @ noise.gamma[3:]) == pytest.approx(value, abs=1e-8)
