@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file in [chosen.out / "results.json", *([chosen.json] if chosen.json else [])]:
         file.write_text(text + "\n")
     (chosen.out / "summary.md").write_text(summary(report) + "\n")
-    if {"solver", "oracle"} & set(results):
+    if {"solver", "certificate", "oracle"} & set(results):
         from .growth import plot
 
         plot(results, chosen.out / "growth.svg")

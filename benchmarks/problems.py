@@ -45,9 +45,8 @@ def enumerate_all(teachers: int, target: PrivacyGuarantee) -> dict[str, Any]:
     "library": one multiset after another, its two laws from a library's Poisson binomial, as the paper's authors do.
     "loop": one after another, by lean arithmetic of our own. "vectorised": that arithmetic, for all of them together.
     """
-    from scipy import (
-        stats,
-    )  # here, as it is large: the solver's memory is measured in processes that import this module
+    # Not above: it is large, and the solver's memory is measured in processes that import this module.
+    from scipy import stats
 
     start = time.perf_counter()
     corners = np.array([(0, 0), (1, 1), *Region(guarantees=(POINT,)).tilted], dtype=np.float64)

@@ -34,24 +34,27 @@ def test_a_ratio_out_of_its_bound_is_a_regression(record: dict[str, object], wor
 def test_runner_writes_everything_and_fails_on_a_regression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(config.SMALL, "oracle", {"sizes": (3, 5), "repeat": 1})
-    arguments = ["oracle", "--small", "--check", "--out", str(tmp_path / "out"), "--json", str(tmp_path / "copy.json")]
-    assert main(arguments) == 0
-    report = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert json.loads((tmp_path / "copy.json").read_text()) == report
-    assert report["machine"]["cores"] >= 1
-    assert [record["case"] for record in report["results"]["oracle"]] == [
-        "K=3, r=3",
-        "K=5, r=5",
-        "K=3, r=2",
-        "K=5, r=2",
-    ]
-    assert "| K=3, r=3 | 3 | 3 | 10 |" in (tmp_path / "out" / "summary.md").read_text()
-    assert (tmp_path / "out" / "growth.svg").read_text().startswith("<?xml")
-    impossible = config.Bound(benchmark="oracle", case="K=3, r=3", ratio="seconds", at_most=0)
-    monkeypatch.setattr("benchmarks.__main__.check", lambda results: check(results, [impossible]))
-    assert main(arguments) == 1
-    assert "regression: oracle, K=3, r=3" in capsys.readouterr().err
+    records = [{"case": f"K={k}", "teachers": k, "seconds": k / 8, "looks_of_the_oracle": 2.0} for k in (3, 5)]
+    monkeypatch.setattr("benchmarks.__main__.run", lambda name, sizes: records)
+    impossible = config.Bound(benchmark="certificate", case="K=3", ratio="seconds", at_most=0)
+    for bounds, status in (((), 0), ((impossible,), 1)):
+        monkeypatch.setattr(config, "BOUNDS", bounds)
+        out, copy = tmp_path / f"out-{status}", tmp_path / "copy.json"
+        assert main(["certificate", "--small", "--check", "--out", str(out), "--json", str(copy)]) == status
+        report = json.loads((out / "results.json").read_text())
+        assert json.loads(copy.read_text()) == report
+        assert report["machine"]["cores"] >= 1
+        assert report["results"] == {"certificate": records}
+        assert "| K=3 | 3 | 0.375 | 2 |" in (out / "summary.md").read_text()
+        assert (out / "growth.svg").read_text().startswith("<?xml")
+    assert "regression: certificate, K=3: seconds is 0.375" in capsys.readouterr().err
+
+
+def test_a_benchmark_measures() -> None:
+    (all_of_them, two) = oracle.measure(sizes=(3,), repeat=1)
+    assert (all_of_them["case"], all_of_them["compositions"]) == ("K=3, r=3", 10)
+    assert (two["case"], two["compositions"]) == ("K=3, r=2", 12)
+    assert all_of_them["seconds"] > 0
 
 
 def test_bounds_are_on_what_is_measured() -> None:
