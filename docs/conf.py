@@ -37,7 +37,7 @@ html_theme = "furo"
 html_title = f"darrm-torch {release}"
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["pages.css"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
