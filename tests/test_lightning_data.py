@@ -1,0 +1,307 @@
+"""The data module under all that a Lightning trainer does with it: the ledger says Q, and nothing else leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.tuner import Tuner
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import darrm_torch as dt
+from darrm_torch.lightning import PrivateLabelDataModule
+
+QUERIES = 7
+
+
+class Counted(nn.Module):
+    """A teacher; how often a row was shown to any of them is counted, whoever asks."""
+
+    asked = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        Counted.asked += len(inputs)
+        return self.linear(inputs)
+
+
+class Student(L.LightningModule):
+    def __init__(self, learning_rate: float = 1e-2) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+        self.learning_rate = learning_rate
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(inputs)
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, labels = batch
+        return nn.functional.cross_entropy(self(inputs), labels)
+
+    def training_step(self, batch: Any, _: int) -> Tensor:
+        return self.loss(batch)
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.log("val_loss", self.loss(batch), batch_size=len(batch[0]))
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.learning_rate)
+
+
+def ensemble(ledger: Path | str = ":memory:", budget: float | None = None) -> dt.PrivateMajorityEnsemble:
+    torch.manual_seed(1)
+    most = None if budget is None else dt.PrivacyGuarantee(epsilon=budget)
+    return dt.PrivateMajorityEnsemble(
+        [Counted() for _ in range(5)],
+        dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=1.0)),
+        profiles=[dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 5,
+        ledger=dt.PrivacyLedger(ledger, most),
+        delta=0.0,
+    )
+
+
+def public() -> Tensor:
+    return torch.rand(31, 4, generator=torch.Generator().manual_seed(2))
+
+
+def data(teachers: dt.PrivateMajorityEnsemble, **how: Any) -> PrivateLabelDataModule:
+    held_out = TensorDataset(torch.rand(QUERIES, 4), torch.zeros(QUERIES, dtype=torch.int64))
+    return PrivateLabelDataModule(
+        teachers, public(), **{"queries": QUERIES, "batch_size": 2, "validation": held_out, "test": held_out, **how}
+    )
+
+
+def trainer(folder: Path, **how: Any) -> L.Trainer:
+    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    return L.Trainer(default_root_dir=folder, **{**quiet, "enable_checkpointing": False, "max_epochs": 1, **how})
+
+
+# --- one process ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:You requested to overfit")
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"max_epochs": 5, "num_sanity_val_steps": 2},
+        {"fast_dev_run": True},
+        {"overfit_batches": 2},
+        {"max_epochs": 2, "reload_dataloaders_every_n_epochs": 1},
+    ],
+)
+def test_a_fit_and_what_follows_pay_for_the_queries_once(tmp_path: Path, how: dict[str, Any]) -> None:
+    teachers = ensemble()
+    module, student, runner = data(teachers), Student(), trainer(tmp_path, **how)
+    Counted.asked = 0
+    runner.fit(student, datamodule=module)
+    runner.validate(student, datamodule=module, verbose=False)
+    runner.test(student, datamodule=module, verbose=False)
+    predictions = torch.cat(runner.predict(student, datamodule=module))
+    if "fast_dev_run" not in how:
+        assert torch.equal(predictions, student(public()))  # all public inputs, in their order
+    assert teachers.ledger.count == QUERIES
+    assert Counted.asked == 5 * QUERIES
+
+
+def test_without_a_fit_nothing_is_asked(tmp_path: Path) -> None:
+    teachers = ensemble()
+    module, student, runner = data(teachers), Student(), trainer(tmp_path)
+    runner.validate(student, datamodule=module, verbose=False)
+    runner.test(student, datamodule=module, verbose=False)
+    runner.predict(student, datamodule=module)
+    assert teachers.ledger.count == 0
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_resumed_run_and_a_learning_rate_search_ask_nothing_again(tmp_path: Path) -> None:
+    teachers = ensemble(tmp_path / "ledger.sqlite")
+    module = data(teachers)
+    runner = trainer(tmp_path, max_epochs=1, enable_checkpointing=True)
+    runner.fit(Student(), datamodule=module)
+    (checkpoint,) = tmp_path.rglob("*.ckpt")
+    # As after a crash: everything is built again.
+    again = data(ensemble(tmp_path / "ledger.sqlite"))
+    Counted.asked = 0
+    resumed = trainer(tmp_path / "resumed", max_epochs=3, enable_checkpointing=True)
+    resumed.fit(Student(), datamodule=again, ckpt_path=checkpoint)
+    assert resumed.current_epoch == 3
+    Tuner(trainer(tmp_path, max_epochs=3)).lr_find(Student(), datamodule=again, num_training=10)
+    assert torch.equal(again.labels, module.labels)
+    assert teachers.ledger.count == QUERIES
+    assert Counted.asked == 0
+
+
+def test_a_budget_that_is_too_small_stops_the_fit_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(dt.BudgetExceeded):
+        trainer(tmp_path).fit(Student(), datamodule=data(ensemble(budget=0.25)))
+
+
+def test_unlabelled_batches_beside_the_labelled(tmp_path: Path) -> None:
+    class Both(Student):
+        seen: list[tuple[int, int]] = []  # noqa: RUF012
+
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            self.seen.append((len(batch["labelled"][1]), len(batch["unlabelled"])))
+            return self.loss(batch["labelled"])
+
+    teachers = ensemble()
+    trainer(tmp_path).fit(Both(), datamodule=data(teachers, unlabelled_batch_size=3))
+    # 24 unlabelled inputs in eights of 3; 7 labelled ones in batches of 2, 2, 2, 1, twice.
+    assert Both.seen == [(labelled, 3) for labelled in (2, 2, 2, 1) * 2]
+    assert teachers.ledger.count == QUERIES
+    with pytest.raises(dt.InvalidArgument, match="fewer than the public inputs"):
+        data(teachers, queries=31, unlabelled_batch_size=3)
+
+
+def test_pytorch_lightning_is_one_clear_error(tmp_path: Path) -> None:
+    other = pytest.importorskip("pytorch_lightning")
+    teachers = ensemble()
+
+    class Twin(other.LightningModule):
+        net = nn.Linear(4, 2)
+
+        def training_step(self, batch: Any, _: int) -> None:
+            return None
+
+        def configure_optimizers(self) -> None:
+            return None
+
+    theirs = other.Trainer(
+        default_root_dir=tmp_path, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with pytest.raises(dt.InvalidArgument, match="import lightning as L"):
+        theirs.fit(Twin(), datamodule=data(teachers))
+    for runner, student in ((theirs, Student()), (trainer(tmp_path), Twin())):  # Lightning's own words
+        with pytest.raises(TypeError, match="must be a `LightningModule`"):
+            runner.fit(student, datamodule=data(teachers))
+    assert teachers.ledger.count == 0
+
+
+def test_seed_everything_does_not_predict_labels() -> None:
+    # 31 coins that are fair but for 8 % of the cases: twice the same by chance less than once in 10**8.
+    draws = []
+    for _ in range(2):
+        L.seed_everything(0, workers=True, verbose=False)
+        coin = dt.DaRRM(dt.NoiseFunction(gamma=[0.0] * 6), uncertified=True)
+        teachers = dt.PrivateMajorityEnsemble([Counted() for _ in range(5)], coin)
+        draws.append(data(teachers, queries=31).label())
+    assert not torch.equal(*draws)
+
+
+# --- two processes ----------------------------------------------------------------------------------------------------
+
+
+class Asks(Student):
+    """A module that asks the ensemble in every validation and prediction step: no way to go about it, but harmless."""
+
+    def __init__(self, teachers: dt.PrivateMajorityEnsemble) -> None:
+        super().__init__()
+        self.teachers = (teachers,)
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        self.teachers[0](batch[0])
+
+    def predict_step(self, batch: Any, _: int) -> Tensor:
+        return self.teachers[0](batch[0])
+
+
+class Together(Student):
+    """A module in whose run all ranks label together."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def on_fit_start(self) -> None:
+        both = dt.DistributedEnsemble(ensemble(self.file if self.global_rank == 0 else ":memory:"))
+        labels = both(public())
+        assert self.trainer.strategy.broadcast(labels).equal(labels)
+
+
+class Labels(L.Callback):
+    """Writes down the labels that this rank trains with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        (self.folder / f"labels-{trainer.global_rank}.json").write_text(json.dumps(trainer.datamodule.labels.tolist()))
+
+
+def spawn(folder: Path) -> None:
+    """What the test runs in a process of its own, which must be a file's main program for processes to be spawned."""
+    torch.set_num_threads(1)
+    two = {"strategy": "ddp_spawn", "devices": 2}
+    quick = {"strategy": "ddp_fork", "devices": 2}  # nothing is imported again
+    # 1. The first process buys the labels of the fit and tells the others; afterwards they are free.
+    teachers = ensemble(folder / "fit.sqlite")
+    module = data(teachers)
+    trainer(folder, **two, max_epochs=5, num_sanity_val_steps=2, callbacks=[Labels(folder)]).fit(
+        Student(), datamodule=module
+    )
+    trainer(folder, **quick).validate(Student(), datamodule=module, verbose=False)
+    report = {"fit": teachers.ledger.count, "batches": teachers.ledger.report()["batches"]}
+    report["labels"] = module.label().tolist()
+    report["again"] = teachers.ledger.count
+    # 2. Labelled before: copies hold no teacher, and a ledger in memory will do.
+    owner = ensemble()
+    ready = data(owner)
+    ready.label()
+    trainer(folder, **two).fit(Student(), datamodule=ready)
+    report["memory"] = owner.ledger.count
+    # 3. Not labelled before, and nowhere to share the labels.
+    try:
+        trainer(folder, **two).fit(Student(), datamodule=data(ensemble()))
+    except dt.LedgerError as error:
+        report["refused"] = str(error)
+    # 4. Seven records on two ranks, of which one is shown twice, through five epochs of validation and prediction.
+    asker = ensemble(folder / "ask.sqlite")
+    records = TensorDataset(public()[:QUERIES])
+    loader = torch.utils.data.DataLoader(records, batch_size=2)
+    runner = trainer(folder, **quick, max_epochs=5, num_sanity_val_steps=2)
+    runner.fit(Asks(asker), datamodule=data(ensemble(folder / "other.sqlite"), validation=records))
+    trainer(folder, **quick).validate(Asks(asker), loader, verbose=False)
+    trainer(folder, **quick).predict(Asks(asker), loader, return_predictions=False)
+    report["asked"] = asker.ledger.count
+    # 5. All ranks together, in Lightning's process group.
+    trainer(folder, **quick).fit(Together(folder / "together.sqlite"), datamodule=ready)
+    report["together"] = dt.PrivacyLedger(folder / "together.sqlite").count
+    # 6. A budget that is too small fails all processes.
+    try:
+        poor = data(ensemble(folder / "poor.sqlite", budget=0.25))
+        trainer(folder, **quick).fit(Student(), datamodule=poor)
+    except torch.multiprocessing.ProcessRaisedException as error:
+        report["poor"] = str(error)
+    (folder / "report.json").write_text(json.dumps(report))
+
+
+@pytest.mark.slow
+def test_two_spawned_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, __file__, str(tmp_path)], check=True, timeout=500, env=environment)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["fit"], report["again"], report["memory"], report["asked"]) == (QUERIES,) * 4
+    assert report["batches"] == 4  # 7 questions in batches of 2, by one process
+    for rank in range(2):
+        assert json.loads((tmp_path / f"labels-{rank}.json").read_text()) == report["labels"]
+    assert "a ledger in memory belongs to the process that made it" in report["refused"]
+    assert report["together"] == 31
+    assert "BudgetExceeded" in report["poor"]
+
+
+if __name__ == "__main__":
+    spawn(Path(sys.argv[1]))
