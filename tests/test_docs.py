@@ -41,6 +41,7 @@ def pages_with(pattern: str) -> list[Any]:
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page, in order, as one session in an empty folder; what a doctest prints is compared."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     document = Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)], pattern="*").parse(page)
     if page.name == "README.md" and page.parent == ROOT:
         document.namespace.update(two_opacus_models())  # which README says that the reader has
@@ -110,8 +111,10 @@ def test_command_exists(words: list[str]) -> None:
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), f"no module {module}"
         command = (sys.executable, "-m", module)
     else:
-        assert program == "darrm", f"no check is known for {program}"
-        command, options = (str(Path(sys.executable).with_name("darrm")), *arguments[:1]), arguments[1:]
+        assert program in ("darrm", "torchrun"), f"no check is known for {program}"
+        command, options = (str(Path(sys.executable).with_name(program)),), arguments
+        if program == "darrm":
+            command, options = (*command, arguments[0]), arguments[1:]
         assert help_of(*command)
     for option in options:
         if option.startswith("--"):
