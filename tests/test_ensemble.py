@@ -234,6 +234,22 @@ def train_with_opacus(seed: int, model: nn.Module | None = None) -> tuple[nn.Mod
     return model, wrapped, engine
 
 
+def test_what_training_left_on_a_teacher_stays_with_the_original(tmp_path: Path) -> None:
+    bare, wrapped, _ = train_with_opacus(0, nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    secret = torch.rand(16, 4)
+    wrapped.train()(secret)  # Opacus keeps the inputs for a backward pass that never comes
+    assert bare[0].activations
+    for given in (bare, wrapped):
+        ensemble = free([given], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
+        content = pickle.dumps(ensemble)
+        assert secret.numpy().tobytes() not in content
+        assert b"opacus" not in content
+        with torch.no_grad():
+            assert torch.equal(ensemble.sensitive_votes(secret)[0], bare(secret).argmax(dim=1))
+    assert bare[0].activations
+    assert secret.numpy().tobytes() in pickle.dumps(bare)
+
+
 @pytest.fixture(scope="module")
 def trained() -> list[tuple[nn.Module, nn.Module, PrivacyEngine]]:
     return [train_with_opacus(seed) for seed in range(3)]
@@ -333,12 +349,46 @@ def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda() -> None:
-    models = [Says(0.1), Says(0.5), Says(0.9)]
-    ensemble = free(models).to("cuda")
-    inputs = torch.rand(20, 1)
-    labels = ensemble(inputs.cuda())
-    assert labels.device.type == "cuda"
-    assert torch.equal(labels.cpu(), free(models)(inputs))
+    for count in (3, 40):  # one after another, and at once
+        models = [Says((number + 0.5) / count) if count < 32 else nn.Linear(1, 2) for number in range(count)]
+        ensemble, inputs = free(models).to("cuda"), torch.rand(20, 1)
+        labels = ensemble(inputs.cuda())
+        assert labels.device.type == "cuda"
+        assert torch.equal(labels.cpu(), free(models)(inputs))
+        assert ensemble(torch.rand(20, 1)).device.type == "cpu"  # the labels go where the inputs are
+    mixed = free([Says(0.1).cuda(), Says(0.5), Says(0.9).half().cuda()])
+    assert torch.equal(mixed(inputs), free([Says(0.1), Says(0.5), Says(0.9)])(inputs))
+
+
+@pytest.mark.parametrize("count", [5, 40])
+@pytest.mark.parametrize("of_teachers", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_votes_are_taken_in_the_precision_of_the_teachers(count: int, of_teachers: torch.dtype) -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 2)) for _ in range(count)]
+    inputs = torch.rand(50, 20)
+    ensemble = free(models).to(of_teachers)
+    with torch.no_grad():
+        expected = torch.stack([model.to(of_teachers)(inputs.to(of_teachers)).argmax(dim=1) for model in models])
+    # Sums in another order move a logit by a few units in the last place.
+    allowed = 0 if count < 32 else expected.numel() * {torch.float32: 1e-4, torch.float64: 0}.get(of_teachers, 0.02)
+    for context in (None, torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=context or torch.bfloat16, enabled=context is not None):
+            assert (ensemble.sensitive_votes(inputs) != expected).sum() <= allowed
+            assert (ensemble.sensitive_votes(inputs.double()) != expected).sum() <= allowed
+
+
+def test_integers_reach_the_teachers_as_they_are() -> None:
+    words = [nn.Sequential(nn.EmbeddingBag(50, 4), nn.Linear(4, 3)) for _ in range(3)]
+    tokens = torch.randint(50, (8, 6))
+    expected = torch.stack([model(tokens).argmax(dim=1) for model in words])
+    assert torch.equal(free(words).sensitive_votes(tokens), expected)
+
+
+def test_teachers_of_one_and_of_two_logits_vote_together() -> None:
+    sigmoid = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(sigmoid.weight)
+    counts = free([sigmoid, Says(0.0), Returns(3.0, 1.0)]).sensitive_counts(torch.tensor([[-1.0], [1.0]]))
+    assert counts.tolist() == [[3, 0], [1, 2]]
 
 
 @pytest.mark.parametrize("strict", [True, False])

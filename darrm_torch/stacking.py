@@ -1,0 +1,92 @@
+"""Many small networks of one architecture in one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+
+__all__ = ["LARGEST_BATCH", "StackedNetworks"]
+
+# One pass saves the start of each layer of each network, and that is all it saves. For many small linear layers and
+# small batches it was measured to be up to 26 times as fast, and never below 0.95 times within these bounds; beyond
+# them it is slower, with convolutions down to a fifth of the speed (python -m benchmarks labelling). Kinds and sizes
+# decide and no stopwatch, so that equal questions are answered by equal arithmetic.
+LEAST_NETWORKS = 32
+LARGEST_BATCH = 64
+
+_OWN_TO_TORCH = set(vars(nn.Module()))
+_HOOKS = tuple(name for name in _OWN_TO_TORCH if name.endswith("_hooks"))
+_PLAIN = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
+
+
+class StackedNetworks:
+    """The outputs of K networks for the same inputs, by one batched pass (``torch.func``).
+
+    They are those of the networks one by one, up to the rounding of sums in another order: a vote can differ where two
+    logits are as close as that.
+
+    Args:
+        networks: K of them, which differ in their weights and in nothing else. The weights are copied.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        self._first = networks[0]
+        self._state = stack_module_state(list(networks))
+
+    @classmethod
+    def where_quicker(cls, networks: Sequence[nn.Module]) -> StackedNetworks | None:
+        """None where the networks differ, are few, or have weights outside linear layers."""
+        return cls(networks) if len(networks) >= LEAST_NETWORKS and _alike(networks) else None
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The stacked weights, ``(K, ...)`` each."""
+        return iter(self._state[0].values())
+
+    def __call__(self, inputs: Tensor) -> Any:
+        """Outputs ``(K, B, ...)`` of inputs ``(B, ...)``."""
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
+            return functional_call(self._first, (parameters, buffers), (inputs,))
+
+        return torch.vmap(one)(*self._state)
+
+
+def _alike(networks: Sequence[nn.Module]) -> bool:
+    first = [*networks[0].modules()]
+    if any(any(getattr(module, name) for name in _HOOKS) for module in first):
+        return False
+    if any(module._parameters or module._buffers for module in first if type(module) is not nn.Linear):
+        return False
+    expected = [*map(_form, networks[0].named_parameters())]
+    return all(
+        len(others := [*network.modules()]) == len(first)
+        and all(_same_but_for_weights(*pair) for pair in zip(first, others, strict=True))
+        and [*map(_form, network.named_parameters())] == expected
+        for network in networks[1:]
+    )
+
+
+def _form(named: tuple[str, Tensor]) -> tuple[Any, ...]:
+    name, weight = named
+    return name, weight.shape, weight.dtype, weight.device
+
+
+def _same_but_for_weights(one: nn.Module, other: nn.Module) -> bool:
+    mine, theirs = ({k: v for k, v in vars(module).items() if k not in _OWN_TO_TORCH} for module in (one, other))
+    return (
+        type(one) is type(other)
+        and one._modules.keys() == other._modules.keys()
+        and not any(getattr(other, name) for name in _HOOKS)
+        and mine.keys() == theirs.keys()
+        and all(_same(value, theirs[name]) for name, value in mine.items())
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, (tuple, list)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(_same, one, other))
+    return one is other or (isinstance(one, _PLAIN) and type(one) is type(other) and bool(one == other))
