@@ -39,7 +39,7 @@ class Setting:
     composed: dt.PrivacyGuarantee | None = None
 
     def functions(self) -> dict[str, dt.NoiseFunction]:
-        """gamma_opt as the paper searches for it (any shape), and its baselines; gamma_DSub for pure guarantees only."""
+        """gamma_opt as the paper searches for it (any shape), and its baselines; gamma_DSub only without Delta."""
         every = {
             "opt": dt.optimize_noise(
                 teachers=self.teachers, teacher=self.teacher, target=self.target, shape="free"
@@ -135,10 +135,16 @@ def remarks(functions: Mapping[str, Mapping[str, dt.NoiseFunction]], curves: Map
         )
     return Table(
         caption=(
-            "The paper's remarks: at m = 1 gamma_opt is gamma_Sub; for m > 1 it is the highest everywhere; so it has the "
-            "lowest error."
+            "The paper's remarks: at m = 1 gamma_opt is gamma_Sub; for m > 1 it is the highest everywhere; so it has "
+            "the lowest error."
         ),
-        columns=("setting", "opt is Sub", "higher than opt somewhere", "opt's error is the lowest", "opt needs no noise"),
+        columns=(
+            "setting",
+            "opt is Sub",
+            "higher than opt somewhere",
+            "opt's error is the lowest",
+            "opt needs no noise",
+        ),
         rows=tuple(rows),
     )
 
@@ -170,7 +176,8 @@ def draw_shapes(file: Path, curves: Mapping[str, Mapping[str, Any]], chances: np
                 upper.plot(curve["gamma"], **look)
                 lower.plot(chances, curve["error_at_shared_chance"], **look | {"markevery": 10})
             upper.set(title=panel, xlabel="votes for 1", ylim=(-0.04, 1.06))
-            lower.set(xlabel="every teacher's chance of 1", ylim=(-0.02, 0.52))
+            upper.xaxis.get_major_locator().set_params(integer=True)
+            lower.set(xlabel="every teacher's chance of 1")
             if number % wide == 0:
                 upper.set_ylabel("gamma: Pr[majority is told]")
                 lower.set_ylabel("error (total variation)")
@@ -303,9 +310,9 @@ def prior_notes(curves: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
             notes.append(f"{panel}, {name}: the error of gamma_opt-P {verdict} that of gamma_opt-U.")
     return (
         *notes,
-        "At p = 1/2 both outcomes are equally likely with any symmetric gamma, so by the paper's definition every error is "
-        "exactly 0; its figure shows a positive one. (The authors' published evaluation draws K + 1 chances for K "
-        "teachers, which is not symmetric.)",
+        "At p = 1/2 both outcomes are equally likely with any symmetric gamma, so every error as the paper defines it "
+        "is exactly 0, and none can be higher than another as the paper expects. (The authors' published code draws "
+        "K + 1 chances for K teachers, which is not symmetric.)",
         "For p uniform on [0, 1] the paper's linear objective is exactly 0 for every gamma; its surrogate on [1/2, 1] "
         "drops the absolute value of the error. 'gamma for the error itself' is the optimum with it kept.",
     )

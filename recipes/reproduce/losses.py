@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import darrm_torch as dt
+from darrm_torch.guarantees import shown
 
 from . import published
 from .gaussian import TITLES, label_target
@@ -47,7 +48,7 @@ def losses() -> Result:
                         total.delta,
                         delta,
                         total.delta - delta,
-                        outright.epsilon(total.delta),
+                        shown(outright.epsilon(total.delta), 3),
                     )
                 )
     printed_epsilons = [
@@ -60,24 +61,24 @@ def losses() -> Result:
         title="Privacy loss of 20, 50 and 100 labels (the paper's tables of total privacy loss, m = 1, 3, 5, 7)",
         tables=(
             Table(
-                caption="Totals as the paper composes them, and what is proven of any number of labels of 11 such teachers.",
+                caption="Totals as the paper composes them; last, what is proven of any number of labels.",
                 columns=("data", "m", "labels", "epsilon", "paper's", "difference", "delta", "paper's", "difference",
                          "proven epsilon at that delta"),
                 rows=tuple(rows),
             ),
             Table(
-                caption="Epsilon of one teacher at delta 1e-4: Opacus' accountant for sigma = 12, batches of 32, 5 epochs.",
+                caption="Epsilon of one teacher at delta 1e-4 by Opacus: sigma = 12, batches of 32, 5 epochs.",
                 columns=("teachers trained on", "here", "paper's"),
                 rows=tuple((*row[:2], row[2]) for row in printed_epsilons),
             ),
         ),
         notes=(
             f"Largest differences: {worst[0]:.4f} in epsilon, {worst[1]:.5f} in delta; the paper prints three digits.",
-            "The paper composes as if each label had teachers of its own. The same trained teachers answer all labels, "
-            "and then labels of gamma_opt do not add up that way: two can cost 6.24 epsilon at m = 3, K = 11.",
+            "The paper composes as if each label had teachers of its own. The same trained teachers answer all, and "
+            "then labels of gamma_opt do not add up that way: two can cost 6.24 epsilon at m = 3, K = 11.",
             "The last column is a guarantee: all labels together reveal no more than the 11 teachers do, released "
             "outright, however many labels are asked; even if a record is in the data of all of them.",
-            "The paper's 0.0852 belongs to 12,000 training records of Fashion-MNIST (all of classes 5 and 8), not to the "
+            "The paper's 0.0852 belongs to 12,000 training records of Fashion-MNIST (all of both classes), not to the "
             "10,000 of its text.",
         ),
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""The numbers that the paper prints ("Optimized Tradeoffs for Private Prediction with Majority Ensembling", TMLR 2024)."""
+"""The numbers that the paper prints.
+
+Jiang, Zhang, Joshi: Optimized Tradeoffs for Private Prediction with Majority Ensembling. TMLR, November 2024.
+"""
 
 from __future__ import annotations
 
