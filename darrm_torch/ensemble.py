@@ -279,6 +279,15 @@ class PrivateMajorityEnsemble(nn.Module):
 
         return torch.tensor(self.ledger.answer(keys, draw), dtype=torch.int64, device=inputs.device)
 
+    def check_budget(self, batches: Iterable[Tensor]) -> None:
+        """Whether labels for all these inputs would fit in the ledger's budget; none is asked for or charged.
+
+        Raises:
+            BudgetExceeded: those that are new would not fit.
+        """
+        if self.ledger.budget is not None:
+            self.ledger.check([input_digest(row) for inputs in batches for row in inputs.detach().cpu()])
+
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """What ``labels`` labels cost together, at ``delta`` (default: the ensemble's)."""
         return total_privacy(

@@ -72,7 +72,7 @@ given out; 0 more labels fit
         self.path = os.fspath(path)
         if self.path != ":memory:":
             self.path = os.path.abspath(self.path)  # another process may work in another folder
-        self._cost = _checked_cost(cost)
+        self._set_cost(cost)
         self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
         self._lock = threading.RLock()
         self._process = -1
@@ -113,7 +113,7 @@ given out; 0 more labels fit
                     f"{self.path} was kept for others ({changes}). Use one ledger for each group of teachers."
                 )
         if cost is not None:
-            self._cost = _checked_cost(cost)
+            self._set_cost(cost)
 
     def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int]]) -> list[int]:
         """The label of each key: the stored one where there is one, else a new one that is charged first.
@@ -127,15 +127,9 @@ given out; 0 more labels fit
             BudgetExceeded: the new labels would exceed the budget; ``draw`` was not called.
             LedgerError: the file cannot be read or written; nothing was given out.
         """
-        keys = list(keys)
-        if not all(isinstance(key, bytes) and key for key in keys):
-            raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
+        keys = _checked_keys(keys)
         with self._transaction() as database:
-            known: dict[bytes, int] = {}
-            for start in range(0, len(keys), _AT_ONCE):
-                some = keys[start : start + _AT_ONCE]
-                marks = ",".join("?" * len(some))
-                known.update(database.execute(f"SELECT key, label FROM labels WHERE key IN ({marks})", some))
+            known = self._known(database, keys)
             new: dict[bytes, int] = {}
             for position, key in enumerate(keys):
                 if key not in known:
@@ -155,6 +149,16 @@ given out; 0 more labels fit
                 database.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
                 known.update(answers)
         return [known[key] for key in keys]
+
+    def check(self, keys: Sequence[bytes]) -> None:
+        """Whether all these keys could be answered now; charges nothing.
+
+        Raises:
+            BudgetExceeded: the labels of those that are new would together exceed the budget.
+        """
+        keys = _checked_keys(keys)
+        with self._reading() as database:
+            self._check_budget(len(set(keys) - self._known(database, keys).keys()))
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -230,12 +234,22 @@ given out; 0 more labels fit
     def __getstate__(self) -> dict[str, Any]:
         if self.path == ":memory:":
             raise LedgerError(_IN_MEMORY)
-        return {"path": self.path, "_cost": self._cost, "_timeout": self._timeout, "_process": -1}
+        return {"path": self.path, "_cost": self._cost, "_timeout": self._timeout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())  # the file is opened when it is needed
+        self.__dict__.update(state)
+        self._set_cost(self._cost)
+        self._lock = threading.RLock()
+        self._process = -1  # the file is opened when it is needed
 
     # --- the file -------------------------------------------------------------------------------------------------
+
+    def _set_cost(self, cost: Cost | None) -> None:
+        if not (cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost)):
+            raise InvalidArgument("cost", "a PrivacyGuarantee of one label or a function of the number of labels", cost)
+        self._cost = cost
+        self._fitting = 0  # so many labels are known to fit in the budget,
+        self._too_many: int | None = None  # and so many not to
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
         cost = self._cost
@@ -250,12 +264,28 @@ given out; 0 more labels fit
 
     def _check_budget(self, new: int) -> None:
         budget, total = self.budget, self.count + new
-        if budget is not None and not self._fits(total, budget):
-            assert self._cost is not None
-            raise BudgetExceeded(
-                f"{total} labels would cost {_total(self._cost, total)}, over the budget of {budget}. Nothing was "
-                f"given out; {self.left(new)} more labels fit"
-            )
+        # A price can take long to find. Fewer labels than were found to fit do fit, so few prices are asked for.
+        while budget is not None and total > self._fitting:
+            guess = 2 * total if self._too_many is None else max(total, (total + self._too_many) // 2)
+            if self._fits(guess, budget):
+                self._fitting = guess
+            elif guess > total:
+                self._too_many = guess
+            else:
+                assert self._cost is not None
+                raise BudgetExceeded(
+                    f"{total} labels would cost {_total(self._cost, total)}, over the budget of {budget}. Nothing was "
+                    f"given out; {self.left(new)} more labels fit"
+                )
+
+    @staticmethod
+    def _known(database: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, int]:
+        known: dict[bytes, int] = {}
+        for start in range(0, len(keys), _AT_ONCE):
+            some = keys[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(some))
+            known.update(database.execute(f"SELECT key, label FROM labels WHERE key IN ({marks})", some))
+        return known
 
     def _open(self) -> None:
         with self._lock, _one_clear_error(self.path):
@@ -325,10 +355,11 @@ def _one_clear_error(path: str) -> Iterator[None]:
         ) from error
 
 
-def _checked_cost(cost: Cost | None) -> Cost | None:
-    if cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost):
-        return cost
-    raise InvalidArgument("cost", "a PrivacyGuarantee of one label or a function of the number of labels", cost)
+def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:
+    keys = list(keys)
+    if not all(isinstance(key, bytes) and key for key in keys):
+        raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
+    return keys
 
 
 def _total(cost: Cost, labels: int) -> PrivacyGuarantee:

@@ -79,6 +79,41 @@ def test_a_batch_over_the_budget_gives_out_nothing_and_says_what_is_left():
     assert ledger.left(5) == 0
 
 
+def test_a_check_charges_nothing_and_counts_what_is_new():
+    ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=0.03), cost=PrivacyGuarantee(epsilon=0.01))
+    ledger.answer(keys(1), ones)
+    ledger.check(keys(1, 2, 3, 2))
+    with pytest.raises(BudgetExceeded, match="2 more labels fit"):
+        ledger.check(keys(1, 2, 3, 4))
+    assert (ledger.count, ledger.report()["batches"]) == (1, 1)
+    with pytest.raises(InvalidArgument, match="keys"):
+        ledger.check(["1"])
+
+
+@given(st.integers(0, 300), st.lists(st.integers(1, 40), max_size=30))
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_few_prices_are_asked_for_and_the_limit_is_exact(limit, batches):
+    prices = []
+
+    def cost(labels):
+        prices.append(labels)
+        return PrivacyGuarantee(epsilon=float(labels))
+
+    ledger, given_out = PrivacyLedger(budget=PrivacyGuarantee(epsilon=float(limit)), cost=cost), 0
+    for number, size in enumerate(batches):
+        asked = [b"%d %d" % (number, one) for one in range(size)]
+        if given_out + size <= limit:
+            ledger.answer(asked, ones)
+            given_out += size
+        else:
+            before = len(prices)
+            with pytest.raises(BudgetExceeded):
+                ledger.answer(asked, forbidden)
+            del prices[before:]  # what the message says is not counted
+        assert ledger.count == given_out
+    assert len(prices) <= 40
+
+
 @pytest.mark.parametrize("budget", [PrivacyGuarantee(epsilon=1.0), PrivacyGuarantee(epsilon=0.0, delta=1.0)])
 def test_epsilon_and_delta_are_both_limits(budget):
     with pytest.raises(BudgetExceeded):

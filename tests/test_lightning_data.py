@@ -145,8 +145,10 @@ def test_a_resumed_run_and_a_learning_rate_search_ask_nothing_again(tmp_path: Pa
 
 
 def test_a_budget_that_is_too_small_stops_the_fit_before_it_begins(tmp_path: Path) -> None:
-    with pytest.raises(dt.BudgetExceeded):
-        trainer(tmp_path).fit(Student(), datamodule=data(ensemble(budget=0.25)))
+    teachers = ensemble(budget=0.25)
+    with pytest.raises(dt.BudgetExceeded, match="2 more labels fit"):
+        trainer(tmp_path).fit(Student(), datamodule=data(teachers))
+    assert teachers.ledger.count == 0
 
 
 def test_unlabelled_batches_beside_the_labelled(tmp_path: Path) -> None:

@@ -86,11 +86,12 @@ class PrivateLabelDataModule(L.LightningDataModule):
         """Ask for the labels, or fetch them from the ledger where they were asked before.
 
         Raises:
-            BudgetExceeded: see the ledger; batches that were labelled before stay paid for, and free to ask again.
+            BudgetExceeded: all of them together would exceed the ledger's budget; none was asked for.
         """
         if self._labels is None:
             assert self._ensemble is not None
             ensemble, loader = self._ensemble, self._loader(Subset(self._public, self.queries), shuffle=False)
+            ensemble.check_budget(loader)
             self._labels = torch.cat([ensemble(inputs).cpu() for inputs in loader])
         return self._labels
 
