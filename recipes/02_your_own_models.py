@@ -1,25 +1,30 @@
-"""Your own Opacus models, dropped in: the loop that you have, then private labels.
+"""Your own Opacus models, dropped in: the loop that you have, then private labels, then a student.
 
     python -m recipes.02_your_own_models
 
-Prints the labels' guarantee. Two teachers on halves of the 5,000 offline digits (even against odd).
+Prints what the labels cost. Two teachers on halves of the 5,000 offline digits (even against odd); a student that may
+be published, since it has only seen public images and private labels.
 """
 
 from __future__ import annotations
 
+import logging
+
+import lightning as L
 import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
+from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 
 from .data import load_task
 from .models import PaperCNN
 
 
 def train_teachers_of_your_own() -> tuple[list[nn.Module], list[PrivacyEngine], Tensor]:
-    """Two models trained with Opacus as its tutorial does, their engines, and public images to label."""
+    """Two models trained with Opacus as its tutorial does, their engines, and public images without labels."""
     task = load_task("mnist-5000")
     # The shard of a record depends on that record alone, so a record is in the data of one teacher only (overlap 1).
     shards = dt.assign_shards(task.private_ids(), teachers=2, key=b"a secret of the data's owner")
@@ -41,16 +46,26 @@ def train_teachers_of_your_own() -> tuple[list[nn.Module], list[PrivacyEngine], 
             optimizer.step()
         models.append(private)
         engines.append(engine)
-    return models, engines, task.public_images[:100]
+    return models, engines, task.public_images
+
+
+def teach_a_student(models: list[nn.Module], engines: list[PrivacyEngine], images: Tensor) -> StudentModule:
+    """From Opacus models to a student: 100 private labels, asked once, before training."""
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-4, allowance=1, overlap=1)
+    data = PrivateLabelDataModule(ensemble, images, queries=100)
+    student = StudentModule(PaperCNN())
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = L.Trainer(max_epochs=20, accelerator="cpu", **quiet)
+    trainer.fit(student, datamodule=data)
+    print(f"{len(data.labels)} labels, {int(data.labels.sum())} of them 1\n")
+    print(ensemble.privacy_report())
+    return student
 
 
 def main() -> None:
-    """Train two, label, report."""
-    models, engines, images = train_teachers_of_your_own()
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-4, allowance=1, overlap=1)
-    labels = ensemble(images)
-    print(f"{len(labels)} labels, {int(labels.sum())} of them 1\n")
-    print(ensemble.privacy_report())
+    """Train two, label, teach."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    teach_a_student(*train_teachers_of_your_own())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""The other recipes at a small size: they run, keep their promises, resume, and leave nothing that they should not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import darrm_torch as dt
+
+ROOT = Path(__file__).parent.parent
+
+
+def recipe(name: str) -> Any:
+    return importlib.import_module(f"recipes.{name}")
+
+
+def test_own_models_to_a_student_in_ten_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = recipe("02_your_own_models")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own, "load_task", functools.partial(own.load_task, limit=240))
+    models, engines, images = own.train_teachers_of_your_own()
+    student = own.teach_a_student(models, engines, images)
+    shown = capsys.readouterr().out
+    assert "100 labels" in shown
+    assert "One label is" in shown
+    assert student(images[:3]).shape == (3, 2)
+    assert os.listdir(tmp_path) == []
+
+
+def test_lightning_teachers_go_on_where_they_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    teachers = recipe("05_lightning_teachers")
+    steps = {}
+    for epochs in (1, 2):
+        teachers.main(tmp_path, teachers=2, epochs=epochs, limit=200)
+        assert "One label is" in capsys.readouterr().out
+        for number in range(2):
+            file = tmp_path / str(number) / "last.ckpt"
+            steps[epochs, number] = torch.load(file, weights_only=True)["global_step"]
+            assert dt.read_privacy(file, delta=1e-4).reading.history[0][2] == steps[epochs, number]
+    assert all(steps[2, number] == 2 * steps[1, number] > 0 for number in range(2))
+
+
+def test_resnet_without_batch_normalisation(capsys: pytest.CaptureFixture[str]) -> None:
+    resnet = recipe("06_resnet_teachers")
+    resnet.main(teachers=2, epochs=1, limit=60)
+    assert "One label is" in capsys.readouterr().out
+    layers = list(resnet.small_resnet().modules())
+    assert any(isinstance(layer, nn.GroupNorm) for layer in layers)
+    assert not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
+
+
+@pytest.mark.slow
+def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tabular = recipe("07_tabular")
+    first = tabular.main(tmp_path, teachers=3)
+    assert first > 0.7  # always the larger class: 0.6
+    ledger = dt.PrivacyLedger(tmp_path / "labels.sqlite")
+    assert ledger.count == 100
+    assert tabular.main(tmp_path, teachers=3) > 0.7
+    assert ledger.count == 100  # asked again, it is free
+    assert "One label is" in capsys.readouterr().out
+    private, _, public, _ = tabular.patients()
+    assert {row.numpy().tobytes() for row in private}.isdisjoint(row.numpy().tobytes() for row in public)
+
+
+def test_fresh_votes_compose(capsys: pytest.CaptureFixture[str]) -> None:
+    fresh = recipe("08_fresh_votes")
+    results = fresh.main(hospitals=11)
+    assert results["right"] == pytest.approx(1 / (1 + np.exp(-0.5)), abs=1e-9)
+    # Ten labels of (0.25, 0) and ten answers of (0.5, 0), added up: no theorem does better at this delta.
+    assert results["total"] == pytest.approx(2.5, abs=1e-3)
+    assert results["published"] == pytest.approx(5.0, abs=1e-3)
+    assert results["total"] <= 2.5
+    assert "certified label" in capsys.readouterr().out
+    # A hospital's view: which measurements are higher in its malignant cases.
+    measured = np.array([[1.0, 5.0], [2.0, 4.0], [9.0, 1.0]])
+    assert fresh.signs(measured, np.array([0, 0, 1])).tolist() == [1, 0]
+    assert fresh.signs(measured, np.array([0, 0, 0])).tolist() == [0, 0]
