@@ -12,6 +12,7 @@ FULL: dict[str, dict[str, Any]] = {
     "oracle": {"sizes": (11, 41, 101, 301, 1001), "repeat": 5},
     "certificate": {"sizes": (11, 41, 101, 301, 1001), "repeat": 3},
     "ledger": {"labels": 100_000, "batch": 1000, "processes": 2},
+    "labelling": {"items": 1_000_000, "images": 10_000, "repeat": 3},
     "teachers": {"teachers": 11, "shard": 1090, "repeat": 3},
 }
 SMALL: dict[str, dict[str, Any]] = {
@@ -20,6 +21,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "oracle": {"sizes": (11, 41, 101), "repeat": 3},
     "certificate": {"sizes": (11, 41, 101), "repeat": 3},
     "ledger": {"labels": 5000, "batch": 1000, "processes": 2},
+    "labelling": {"items": 10_000, "images": 1000, "repeat": 1},
 }
 
 
@@ -70,5 +72,14 @@ BOUNDS: tuple[Bound, ...] = (
         for teachers in (11, 41, 101, 301, 1001)
     ),
     Bound(benchmark="ledger", case="repeated questions", ratio="times_a_new_label", at_most=1),
+    *(
+        Bound(
+            benchmark="labelling",
+            case=f"{images} images, 11 paper CNNs, 500 at a time",
+            ratio="overhead",
+            at_most=0.05,
+        )
+        for images in (1000, 10_000)
+    ),
     Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower", at_least=1.2),
 )

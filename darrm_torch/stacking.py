@@ -12,11 +12,11 @@ from torch.func import functional_call, stack_module_state
 __all__ = ["LARGEST_BATCH", "StackedNetworks"]
 
 # One pass saves the start of each layer of each network, and that is all it saves. For many small linear layers and
-# small batches it was measured to be up to 26 times as fast, and never below 0.95 times within these bounds; beyond
-# them it is slower, with convolutions down to a fifth of the speed (python -m benchmarks labelling). Kinds and sizes
-# decide and no stopwatch, so that equal questions are answered by equal arithmetic.
+# small batches it was measured to be up to 26 times as fast, and never slower within these bounds; beyond them it often
+# is, with convolutions down to a fifth of the speed (python -m benchmarks labelling). Kinds and sizes decide and no
+# stopwatch, so that equal questions are answered by equal arithmetic.
 LEAST_NETWORKS = 32
-LARGEST_BATCH = 64
+LARGEST_BATCH = 32
 
 _OWN_TO_TORCH = set(vars(nn.Module()))
 _HOOKS = tuple(name for name in _OWN_TO_TORCH if name.endswith("_hooks"))

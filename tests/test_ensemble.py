@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
+from darrm_torch.stacking import LARGEST_BATCH
 
 POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
 
@@ -365,7 +366,7 @@ def test_cuda() -> None:
 def test_votes_are_taken_in_the_precision_of_the_teachers(count: int, of_teachers: torch.dtype) -> None:
     torch.manual_seed(0)
     models = [nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 2)) for _ in range(count)]
-    inputs = torch.rand(50, 20)
+    inputs = torch.rand(LARGEST_BATCH, 20)
     ensemble = free(models).to(of_teachers)
     with torch.no_grad():
         expected = torch.stack([model.to(of_teachers)(inputs.to(of_teachers)).argmax(dim=1) for model in models])

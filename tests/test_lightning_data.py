@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
-from darrm_torch.lightning import PrivateLabelDataModule
+from darrm_torch.lightning import PrivacyReport, PrivateLabelDataModule
+from darrm_torch.mechanisms.sampling import RandomBits
 
 QUERIES = 7
 
@@ -202,6 +205,68 @@ def test_seed_everything_does_not_predict_labels() -> None:
         teachers = dt.PrivateMajorityEnsemble([Counted() for _ in range(5)], coin)
         draws.append(data(teachers, queries=31).label())
     assert not torch.equal(*draws)
+
+
+class Saved(Student):
+    """Keeps its arguments in checkpoints and in hparams.yaml."""
+
+    def __init__(self, learning_rate: float = 1e-2) -> None:
+        super().__init__(learning_rate)
+        self.save_hyperparameters()
+
+
+def written(values: Tensor) -> list[bytes]:
+    """Numbers as they stand in a file, and as text in the ways that Python and Torch write them."""
+    texts = [str(values.tolist())[1:-1], str(values)[8:-2]]
+    return [values.contiguous().numpy().tobytes(), *(text.encode() for text in texts)]
+
+
+def test_nothing_of_teachers_votes_or_coins_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets: list[bytes] = []
+    words, counts = RandomBits.words, dt.PrivateMajorityEnsemble.sensitive_counts
+
+    def seen_words(self: RandomBits, *shape: int) -> Any:
+        drawn = words(self, *shape)
+        for word in drawn.flat:
+            secrets.extend([word.tobytes(), str(word).encode()])
+        return drawn
+
+    def seen_counts(self: dt.PrivateMajorityEnsemble, inputs: Tensor, **how: Any) -> Tensor:
+        taken = counts(self, inputs, **how)
+        for part in (taken, *taken.T):
+            secrets.extend(written(part))
+        return taken
+
+    monkeypatch.setattr(RandomBits, "words", seen_words)
+    monkeypatch.setattr(dt.PrivateMajorityEnsemble, "sensitive_counts", seen_counts)
+    teachers = ensemble(tmp_path / "ledger.sqlite", budget=3.0)
+    module, student = data(teachers, queries=24, batch_size=12), Saved()
+    runner = trainer(
+        tmp_path, max_epochs=2, logger=CSVLogger(tmp_path), callbacks=[PrivacyReport(teachers)],
+        enable_checkpointing=True, enable_progress_bar=True, enable_model_summary=True, log_every_n_steps=1,
+    )  # fmt: skip
+    runner.fit(student, datamodule=module)
+    runner.test(student, datamodule=module)
+    predictions = runner.predict(student, datamodule=module)
+    assert len(secrets) == 24 * 2 + 2 * 3 * 3  # a coin for each label; of two batches the counts and their columns
+    for weights in teachers.parameters():
+        secrets += written(weights) + ([part for row in weights for part in written(row)] if weights.dim() > 1 else [])
+
+    said = capfd.readouterr()
+    report = [teachers.privacy_report(), teachers.privacy_report(as_dict=True), teachers.ledger.export_json()]
+    shown = [said.out, said.err, caplog.text, student, module, teachers, runner.callback_metrics, predictions, *report]
+    left = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    left |= {f"shown {number}": f"{one!s} {one!r}".encode() for number, one in enumerate(shown)}
+    left["pickled data module"] = pickle.dumps(module)
+    names = " ".join(left)
+    assert all(expected in names for expected in ("hparams.yaml", "metrics.csv", ".ckpt", "ledger.sqlite"))
+    assert "val_loss" in said.out
+    assert not [name for name, content in left.items() if any(secret in content for secret in secrets)]
+    # The search does find what is there.
+    for secret in (pickle.dumps(teachers), str([weights.tolist() for weights in teachers.parameters()]).encode()):
+        assert any(one in secret for one in secrets)
 
 
 # --- two processes ----------------------------------------------------------------------------------------------------

@@ -134,8 +134,9 @@ class PrivateLabelDataModule(L.LightningDataModule):
         self._trainer = trainer
 
     def __getstate__(self) -> dict[str, Any]:
-        # Teachers stay at home as soon as they are not needed.
-        return {**self.__dict__, "_ensemble": self._ensemble if self._labels is None else None}
+        # Teachers stay at home as soon as they are not needed; a trainer may know them too.
+        ensemble = self._ensemble if self._labels is None else None
+        return {**self.__dict__, "_ensemble": ensemble, "_trainer": None}
 
     def _loader(self, dataset: Dataset[Any], *, shuffle: bool, batch_size: int | None = None) -> DataLoader[Any]:
         return DataLoader(
