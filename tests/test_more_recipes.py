@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 import darrm_torch as dt
+from recipes import data
 
 ROOT = Path(__file__).parent.parent
 
@@ -86,3 +88,45 @@ def test_fresh_votes_compose(capsys: pytest.CaptureFixture[str]) -> None:
     measured = np.array([[1.0, 5.0], [2.0, 4.0], [9.0, 1.0]])
     assert fresh.signs(measured, np.array([0, 0, 1])).tolist() == [1, 0]
     assert fresh.signs(measured, np.array([0, 0, 0])).tolist() == [0, 0]
+
+
+STUDENTS_OF_ONE_RUN = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
+
+
+@pytest.mark.slow
+def test_students_by_label_source_and_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    students, run = recipe("04_students"), tmp_path / "run"
+    command = ["--run", str(run), "--seeds", "2", "--steps", "3"]
+    assert students.main([*command, *STUDENTS_OF_ONE_RUN]) == 0
+    shown = capsys.readouterr().out
+    assert all(kind in shown for kind in students.KINDS)
+    assert max(map(len, shown.splitlines()[-12:])) <= 80
+    results = json.loads((run / "students.json").read_text())
+    assert set(results) == set(students.KINDS)
+    for row in results.values():
+        assert set(row) == set(students.SOURCES)
+        assert row["true"]["labels"] == [1.0, 1.0]
+        # The same labels for every kind of student: asked once for each seed.
+        assert all(row[source]["labels"] == results["VAT"][source]["labels"] for source in students.SOURCES)
+        assert all(0 <= accuracy <= 1 for source in row.values() for accuracy in source["student"])
+    for name, most in (("darrm-optimal", 40), ("gnmax-exact", 40), ("noise-free", 0)):
+        assert dt.PrivacyLedger(run / "study" / "ledgers" / f"{name}.sqlite").count <= most
+    assert dt.PrivacyLedger(run / "ledgers" / "darrm-optimal.sqlite").count == 20
+    with pytest.raises(SystemExit) as left:
+        students.main([*command, *STUDENTS_OF_ONE_RUN])
+    assert left.value.code == 2
+    assert "settings of its own" in capsys.readouterr().err
+
+
+def test_a_student_of_true_labels_asks_nobody() -> None:
+    students = recipe("04_students")
+    profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3
+    teachers = [nn.Sequential(nn.Flatten(), nn.Linear(784, 2)) for _ in range(3)]
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=2.0))
+    ensemble = dt.PrivateMajorityEnsemble(teachers, mechanism, profiles=profiles)
+    images, labels = torch.rand(40, 1, 28, 28), torch.arange(40) % 2
+    task = data.BinaryTask("noise", "made up", "none", *[images, labels] * 3)
+    for source, accuracy, asked in (("true", 1.0, 0), ("darrm-optimal", None, 10)):
+        found, _ = students.teach(source, ensemble, task, queries=10, seed=1, steps=2, aware=True)
+        assert accuracy in (None, found)
+        assert ensemble.ledger.count == asked
