@@ -115,12 +115,13 @@ def after_napoleon(app: Sphinx, what: str, name: str, thing: Any, options: Any, 
 def by_public_name(app: Sphinx, environment: Any, node: Any, content: Any) -> Any:
     """Annotations name the module that a class lives in; the page has it under the name that users write."""
     *home, name = node["reftarget"].split(".")
-    if home[:1] != ["darrm_torch"] or len(home) < 2:
+    kind = (
+        "type" if name in ("Prior", "Teacher") else node["reftype"]
+    )  # aliases, which Sphinx 8 does not take for classes
+    if home[:1] != ["darrm_torch"] and kind != "type":
         return None
     domain = environment.get_domain("py")
-    return domain.resolve_xref(
-        environment, node["refdoc"], app.builder, node["reftype"], f"darrm_torch.{name}", node, content
-    )
+    return domain.resolve_xref(environment, node["refdoc"], app.builder, kind, f"darrm_torch.{name}", node, content)
 
 
 def check_nothing_outside(app: Sphinx, failure: Exception | None) -> None:
