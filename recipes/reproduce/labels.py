@@ -85,7 +85,7 @@ def mechanisms(source: str, allowance: int) -> dict[str, dt.Mechanism]:
     teacher = dt.PrivacyGuarantee(epsilon=published.EPSILON[source], delta=published.DELTA)
     subsampled = dt.subsampling_noise(teachers=TEACHERS, allowance=allowance)
     proven = dt.certify(subsampled.gamma, teachers=TEACHERS, teacher=teacher, target=target)
-    profile = teacher_profile(RECORDS[source])[0]
+    profile = teacher_profile(RECORDS[source])
     return {
         "GNMax": dt.GNMax(sigma=paper_sigma(target)[1]),
         "gamma_Sub": dt.DaRRM(dt.NoiseFunction(gamma=subsampled.gamma, certificate=proven)),

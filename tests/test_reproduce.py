@@ -1,0 +1,237 @@
+"""The reproduction of the paper: its printed numbers, its remarks, and the command."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import darrm_torch as dt
+from recipes import data
+from recipes.reproduce import __main__ as command
+from recipes.reproduce import curves, gaussian, labels, losses, published, strategies
+from recipes.reproduce.result import Result, Table
+
+
+@pytest.mark.parametrize("source", published.TOTALS)
+def test_totals_are_the_papers(source: str) -> None:
+    for m, printed in published.TOTALS[source].items():
+        label = gaussian.label_target(source, m)
+        for queries, (epsilon, delta) in zip(published.QUERIES, printed, strict=True):
+            total = dt.as_if_redrawn(label, queries, slack=published.SLACK)
+            assert total.epsilon == pytest.approx(epsilon, abs=6e-4)  # printed with three digits after the point
+            assert total.delta == pytest.approx(delta, abs=6e-4)
+
+
+@pytest.mark.parametrize("source", published.RDP)
+def test_gnmax_noise_is_the_papers(source: str) -> None:
+    target = gaussian.label_target(source, 3)
+    order, sigma = gaussian.paper_sigma(target)
+    printed_order, printed = published.RDP[source]
+    assert sigma == pytest.approx(printed, abs=0.005)
+    # The lambda printed beside it is another one: there the bound asks for more noise.
+    assert abs(order - printed_order) > 20
+    assert gaussian.square_at(target, printed_order) > 1.5 * sigma**2
+    # The library's continuous search over orders finds the same.
+    assert dt.GNMax.calibrated(target, method="rdp").sigma == pytest.approx(sigma, rel=1e-4)
+
+
+def test_teachers_of_12000_records_have_the_papers_epsilon() -> None:
+    for source, records in losses.RECORDS.items():
+        accountant = losses.accountant_epsilon(records)
+        assert accountant == pytest.approx(published.EPSILON[source], abs=5e-5)
+        assert losses.teacher_profile(records).epsilon(published.DELTA) <= accountant
+    assert losses.accountant_epsilon(10_000) > published.EPSILON["fashion-mnist"] + 0.005
+
+
+def test_parameters_of_general_composition_are_the_papers() -> None:
+    teacher = dt.PrivacyGuarantee(epsilon=curves.EPSILON, delta=curves.DELTA)
+    everyone = dt.general_composition(teacher, 35, slack=0.1)
+    for sample, (m, tau, lost, epsilon, delta) in published.COMPOSITION.items():
+        found = dt.general_composition(teacher, sample, slack=0.1)
+        assert found.epsilon / teacher.epsilon == pytest.approx(m, abs=6e-5)
+        assert (found.epsilon, found.delta) == pytest.approx((epsilon, delta), abs=6e-5)
+        assert (everyone.epsilon / teacher.epsilon, everyone.delta) == pytest.approx((tau, lost), abs=6e-5)
+
+
+def test_remarks_on_the_first_figure() -> None:
+    settings = curves.m_settings(11, (1, 3), delta=curves.DELTA)
+    first, third = (setting.functions() for setting in settings)
+    assert np.allclose(first["opt"].gamma, first["Sub"].gamma, atol=1e-4)
+    assert third["opt"].gamma[6:].round(2).tolist() == [0.94, 0.54, 1.0, 1.0, 0.98, 1.0]
+    assert np.any(third["opt"].gamma < third["Sub"].gamma)  # not the highest everywhere
+    prior = dt.IndependentVotes(mean=0.75)
+    errors = {which: noise.expected_error(prior)[0] for which, noise in third.items()}
+    assert min(errors, key=errors.__getitem__) == "opt"
+    assert "DSub" not in third
+    assert "DSub" in curves.m_settings(5, (2,), delta=0.0)[0].functions()
+
+
+def test_errors_at_one_half_are_zero() -> None:
+    noise = dt.subsampling_noise(teachers=11, allowance=3)
+    assert noise.error(np.full(11, 0.5)) == pytest.approx(0, abs=1e-15)
+
+
+def test_published_tables_are_whole() -> None:
+    for table in published.ACCURACIES.values():
+        assert tuple(table) == published.ALLOWANCES
+        for methods in table.values():
+            assert tuple(methods) == labels.PAPER
+            for entries in methods.values():
+                assert len(entries) == len(published.QUERIES)
+                assert all(0.5 < mean < 1 and 0 < deviation < 0.12 for mean, deviation in entries)
+
+
+def test_expected_accuracy_is_that_of_drawn_labels() -> None:
+    counts = np.array([[11, 0], [4, 7], [0, 11], [6, 5]])
+    votes = labels.Votes(private=counts, plain=counts[::-1], truth=np.array([0, 1, 0, 1]), single=(0.9, 0.9))
+    three = dt.subsampling_noise(teachers=11, allowance=3)
+    mechanism = dt.DaRRM(three, uncertified=True)
+    right = votes.correct(mechanism, plain=False)
+    gamma = three.gamma
+    assert right.tolist() == pytest.approx([1.0, (1 + gamma[7]) / 2, 0.0, (1 - gamma[5]) / 2])
+    assert votes.correct(mechanism, plain=True)[0] == pytest.approx((1 + gamma[6]) / 2)
+    shares = labels.draws(np.full(50, 0.8), 40, np.random.default_rng(0))
+    assert len(shares) == 10
+    # 400 labels, each right with chance 0.8: 5 standard deviations; false alarms below one in a million, seed fixed.
+    assert np.mean(shares) == pytest.approx(0.8, abs=5 * 0.02)
+
+
+def test_the_papers_methods_keep_the_label_target() -> None:
+    for m in (1, 5):
+        made = labels.mechanisms("fashion-mnist", m)
+        target = gaussian.label_target("fashion-mnist", m)
+        assert tuple(made) == (*labels.PAPER, *labels.BEYOND)
+        for name in ("gamma_Sub", "gamma_opt", "gamma for the whole profile"):
+            assert made[name].certificate.target == target
+        for name in ("GNMax", "GNMax, exact sigma"):
+            assert made[name].guarantee(labels=1, delta=target.delta).epsilon <= target.epsilon * (1 + 1e-6)
+
+
+CASE = strategies.Case(teachers=5, overlap=2)
+
+
+@pytest.fixture(scope="module")
+def one_label() -> dict[str, Any]:
+    return strategies.for_one_label(CASE)
+
+
+def test_agreement_by_enumerating_every_vote(one_label: dict[str, Any]) -> None:
+    law = strategies.PRIOR.law(5)
+    for mechanism in one_label.values():
+        expected = 0.0
+        for votes in itertools.product((0, 1), repeat=5):
+            ones = sum(votes)
+            label = mechanism.label_probabilities(np.array([[5 - ones, ones]]))[0]
+            share = law[ones] / sum(1 for other in itertools.product((0, 1), repeat=5) if sum(other) == ones)
+            expected += share * label[int(2 * ones > 5)]
+        assert strategies.agreement(mechanism, 5) == pytest.approx(expected, abs=1e-12)
+
+
+def test_every_strategy_keeps_its_guarantee(one_label: dict[str, Any]) -> None:
+    target = strategies.ONE_LABEL
+    for name, mechanism in one_label.items():
+        if name != "noise-free majority":
+            bound = strategies.proven(CASE, name, mechanism, 1, target.delta)
+            assert bound.epsilon <= target.epsilon * (1 + 1e-9), name
+    target = strategies.ALL_LABELS
+    for name, mechanism in strategies.for_all_labels(CASE, outright=False).items():
+        if mechanism is not None:
+            bound = strategies.proven(CASE, name, mechanism, strategies.LABELS, target.delta)
+            assert bound.epsilon <= target.epsilon * (1 + 1e-9), name
+
+
+def test_noise_is_the_least_that_keeps_the_total() -> None:
+    more = dt.PrivacyGuarantee(epsilon=1.01 * strategies.coins_epsilon())
+    target = strategies.ALL_LABELS
+    assert dt.optimal_composition(more, strategies.LABELS, delta=target.delta).epsilon > target.epsilon
+    looser = dt.DaRRM(dt.self_bounding_noise(teachers=25, allowance=1.01 * strategies.allowance_for_all()))
+    case = strategies.Case(teachers=25, overlap=25)
+    assert strategies.proven(case, "self-bounding", looser, strategies.LABELS, target.delta).epsilon > target.epsilon
+
+
+def test_more_is_known_more_agrees(one_label: dict[str, Any]) -> None:
+    value = {name: strategies.agreement(mechanism, 5) for name, mechanism in one_label.items()}
+    order = ["GNMax, paper's sigma", "GNMax, exact sigma", "optimum without private teachers", "gamma_opt, one point",
+             "gamma_opt, whole profile", "noise-free majority"]  # fmt: skip
+    assert [value[name] for name in order] == sorted(value[name] for name in order)
+    assert value["gamma_Sub"] <= value["self-bounding"] <= value["gamma_opt, one point"]
+
+
+def test_fewer_points_where_all_cannot_be_searched() -> None:
+    everyone = strategies.profile().guarantees()
+    assert strategies.profile_points(CASE) == everyone
+    some = strategies.profile_points(strategies.Case(teachers=101, overlap=101))
+    assert 0 < len(some) < len(everyone)
+    assert set(some) < set(everyone)
+
+
+def test_files_of_a_result(tmp_path: Path) -> None:
+    table = Table(caption="Numbers.", columns=("name", "value", "so"), rows=(("a", 0.123456, True), ("b", None, False)))
+    result = Result(name="simulation", title="A title", tables=(table,), notes=("A note.",), data={"x": [1]})
+    result.write(tmp_path)
+    text = (tmp_path / "simulation.md").read_text()
+    assert "| a | 0.1235 | yes |\n| b |  | no |" in text
+    assert "- A note." in text
+    assert "simulation.png" not in text
+    saved = json.loads((tmp_path / "simulation.json").read_text())
+    assert saved["data"] == {"x": [1]}
+    assert saved["tables"][0]["rows"] == [["a", 0.123456, True], ["b", None, False]]
+
+
+def test_command_writes_files_and_one_report(tmp_path: Path) -> None:
+    assert command.main(["gaussian", "losses", "--out", str(tmp_path)]) == 0
+    report = (tmp_path / "report.md").read_text()
+    assert report.index("GNMax: lambda against") < report.index("Privacy loss of 20, 50 and 100 labels")
+    assert (tmp_path / "gaussian.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "gaussian.svg").read_text().startswith("<?xml")
+    assert not (tmp_path / "losses.png").exists()
+    assert json.loads((tmp_path / "losses.json").read_text())["tables"][0]["rows"][0][3] == pytest.approx(
+        1.704, abs=5e-4
+    )
+
+
+@pytest.mark.parametrize("wrong", [["figure-9"], ["losses", "--out", "/proc/nowhere"]])
+def test_mistakes_are_one_line_and_status_2(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(wrong) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+def test_every_name_has_an_experiment() -> None:
+    chosen = command.read_arguments([])
+    assert tuple(command.experiments(chosen)) == command.NAMES
+
+
+def test_data_that_cannot_be_had_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "_download", _no_network)
+    result = labels.accuracy("mnist", tmp_path, seeds=[1])
+    assert result.notes[0].startswith("Not made: ")
+    assert result.tables == ()
+
+
+def _no_network(name: str, folder: Path | None) -> Iterator[Any]:
+    raise OSError("no network")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not data.DEBIAN_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_teachers_are_trained_once(tmp_path: Path) -> None:
+    arguments = ["labels-fashion-mnist", "--out", str(tmp_path), "--seeds", "1", "--limit", "330"]
+    assert command.main(arguments) == 0
+    files = sorted(tmp_path.glob("teachers/*/teachers/*.pt"))
+    assert len(files) == 22
+    stamps = [file.stat().st_mtime_ns for file in files]
+    first = (tmp_path / "labels-fashion-mnist.json").read_text()
+    assert command.main(arguments) == 0
+    assert [file.stat().st_mtime_ns for file in files] == stamps
+    assert (tmp_path / "labels-fashion-mnist.json").read_text() == first
+    rows = json.loads(first)["tables"][0]["rows"]
+    assert len(rows) == 4 * 3 * 3
+    assert all(0 <= float(row[3].split()[0]) <= 1 for row in rows)
