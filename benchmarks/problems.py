@@ -40,7 +40,7 @@ def weights(teachers: int) -> Any:
 
 
 def enumerate_all(teachers: int, target: PrivacyGuarantee) -> dict[str, Any]:
-    """The free optimum for :data:`POINT` with every multiset of corners written down, three ways, all timed.
+    """The free optimum for :data:`POINT` with every multiset of corners written down, three ways, each timed.
 
     "library": one multiset after another, its two laws from a library's Poisson binomial, as the paper's authors do.
     "loop": one after another, by lean arithmetic of our own. "vectorised": that arithmetic, for all of them together.
@@ -48,10 +48,10 @@ def enumerate_all(teachers: int, target: PrivacyGuarantee) -> dict[str, Any]:
     # Not above: it is large, and the solver's memory is measured in processes that import this module.
     from scipy import stats
 
-    start = time.perf_counter()
+    start = time.process_time()
     corners = np.array([(0, 0), (1, 1), *Region(guarantees=(POINT,)).tilted], dtype=np.float64)
     chosen = np.array(list(itertools.combinations_with_replacement(range(len(corners)), teachers)))
-    shared = time.perf_counter() - start
+    shared = time.process_time() - start
     votes, growth = np.arange(teachers + 1), math.exp(target.epsilon)
 
     def rows(law: Callable[[Any], Any], multisets: Any) -> Any:
@@ -69,8 +69,8 @@ def enumerate_all(teachers: int, target: PrivacyGuarantee) -> dict[str, Any]:
     limit = math.expm1(target.epsilon) + 2 * target.delta
     seconds, values = {}, {}
     for way, write_down in ways.items():
-        start = time.perf_counter()
+        start = time.process_time()
         matrix = write_down() / limit
         best = optimize.linprog(-weights(teachers), A_ub=matrix, b_ub=np.ones(len(matrix)), bounds=(0, 1))
-        seconds[way], values[way] = shared + time.perf_counter() - start, -float(best.fun)
+        seconds[way], values[way] = shared + time.process_time() - start, -float(best.fun)
     return {"constraints": len(chosen), "seconds": seconds, "values": values}
