@@ -24,7 +24,7 @@ from typing import NoReturn
 DEFAULTS = {
     "fashion-mnist": {"noise_multiplier": 12.0, "learning_rate": 0.05, "epochs": 5},
     "mnist": {"noise_multiplier": 12.0, "learning_rate": 0.05, "epochs": 5},
-    "mnist-5000": {"noise_multiplier": 4.0, "learning_rate": 0.25, "epochs": 10},
+    "mnist-5000": {"noise_multiplier": 4.0, "learning_rate": 0.1, "epochs": 10},
 }
 
 

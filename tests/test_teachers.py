@@ -160,6 +160,30 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     assert not torch.equal(fresh[1].weight, states[1])
 
 
+def convolutional() -> nn.Module:
+    frozen = nn.Conv2d(1, 2, 1, bias=False).requires_grad_(False)
+    return nn.Sequential(frozen, nn.Conv2d(2, 3, 2, bias=False), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(27, 2))
+
+
+def test_sparing_batch_gradients_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Reference: every batch gradient computed, as `backward()` does by itself.
+    inputs = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60) % 2
+    setting = TrainingSettings(batch_size=20, epochs=2, noise_multiplier=0.5)
+
+    def weights() -> dict[str, torch.Tensor]:
+        return train_teacher(convolutional, inputs, labels, shard_size=60, settings=setting, seeds=(3, 4))[
+            "module_state_dict"
+        ]
+
+    spared, backward = weights(), torch.Tensor.backward
+    monkeypatch.setattr(torch.Tensor, "backward", lambda loss, inputs=None: backward(loss))
+    full = weights()
+    start = convolutional().state_dict()
+    assert all(torch.equal(spared[name], full[name]) for name in full)
+    assert not any(torch.equal(full[name], start[name]) for name in start)
+
+
 def test_a_seed_repeats_a_run() -> None:
     setting = TrainingSettings(batch_size=20, epochs=1)
     runs = [train_teacher(build, *some_data(60), shard_size=60, settings=setting, seeds=(3, 4)) for _ in range(2)]
