@@ -39,7 +39,7 @@ def pages_with(pattern: str) -> list[Any]:
 
 @pytest.mark.parametrize("page", pages_with(r"^ *```python"))
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page, in order, as one session in an empty folder; what a doctest prints is compared."""
+    """The blocks of a page, in order, in an empty folder; what a doctest prints is compared."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     document = Sybil(parsers=[PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)], pattern="*").parse(page)
@@ -108,7 +108,8 @@ def test_command_exists(words: list[str]) -> None:
     if program == "python":
         module, options = arguments[1], arguments[2:]
         assert arguments[0] == "-m"
-        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), f"no module {module}"
+        place = ROOT / module.replace(".", "/")
+        assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), f"no module {module}"
         command = (sys.executable, "-m", module)
     else:
         assert program in ("darrm", "torchrun"), f"no check is known for {program}"
