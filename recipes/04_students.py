@@ -39,7 +39,7 @@ from .data import BinaryTask, load_task
 
 demo = importlib.import_module("recipes.01_private_labels")
 
-SOURCES = {"darrm-optimal": "DaRRM", "darrm-profile": "DaRRM*", "gnmax-exact": "GNMax", "true": "true"}
+SOURCES = {"darrm-optimal": "DaRRM, optimal", "gnmax-exact": "GNMax, exact", "true": "true labels"}
 KINDS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "noise-aware": {"aware": True},
@@ -137,8 +137,8 @@ def table(results: dict[str, dict[str, dict[str, list[float]]]]) -> str:
     first = next(iter(results.values()))
     rows = {"labels themselves": {source: first[source]["labels"] for source in SOURCES}}
     rows |= {kind: {source: row[source]["student"] for source in SOURCES} for kind, row in results.items()}
-    lines = [f"{'':<19}" + "".join(f"{name:>15}" for name in SOURCES.values())]
-    lines += [f"{name:<19}" + "".join(f"{cell(row[source]):>15}" for source in SOURCES) for name, row in rows.items()]
+    lines = [f"{'':<19}" + "".join(f"{name:>18}" for name in SOURCES.values())]
+    lines += [f"{name:<19}" + "".join(f"{cell(row[source]):>18}" for source in SOURCES) for name, row in rows.items()]
     return "\n".join(lines)
 
 

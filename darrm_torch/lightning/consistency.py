@@ -39,8 +39,9 @@ class Consistency(Protocol):
 class VirtualAdversarialTraining:
     """VAT with entropy minimisation: smooth near every input, and decided about it; for inputs of any kind.
 
-    loss = weight KL(p(x) || p(x + r)) + entropy_weight H(p(x)), where r is the change of length ``radius`` that moves
-    the prediction p most, found by power iteration (Miyato et al. 2018, the student of PATE in Papernot et al. 2018).
+    The loss is ``weight KL(p(x) || p(x + r)) + entropy_weight H(p(x))``, where r is the change of length ``radius``
+    that moves the prediction p most, found by power iteration (Miyato et al. 2018; PATE's student in Papernot et al.
+    2018).
 
     Args:
         radius: Euclidean length of r: how far apart two inputs of one class can easily be. Miyato's epsilon.
