@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .ensemble import PrivateMajorityEnsemble, input_digest
+from .ensemble import PrivateMajorityEnsemble, input_digests
 from .errors import DarrmError, InvalidArgument, UnprovenPrivacy
 
 __all__ = ["DistributedEnsemble"]
@@ -88,7 +88,7 @@ class DistributedEnsemble(nn.Module):
             BudgetExceeded: as the ensemble's.
             RuntimeError: a rank failed or is gone.
         """
-        keys = [input_digest(row) for row in inputs.detach().cpu()]
+        keys = input_digests(inputs)
         gathered = self._gather(keys)
         if self.split == "teachers":
             start = 0

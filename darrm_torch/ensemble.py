@@ -33,8 +33,9 @@ class PrivateMajorityEnsemble(nn.Module):
     ensemble returns, and nothing else. Votes are sensitive and leave only through :meth:`sensitive_counts`.
 
     The teachers are copied, unwrapped from whatever Opacus or DDP put around them, frozen and always in eval mode, also
-    inside a module that is set to train. They vote in their own precision whatever autocast says. The same input asked
-    again gets the label it got before, free of charge.
+    inside a module that is set to train. They vote in their own precision whatever autocast says, one after another or,
+    where that is quicker, in one pass: dozens of small teachers of one architecture and small batches. The two ways
+    round alike but for the order of sums. The same input asked again gets the label it got before, free of charge.
 
     Args:
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
@@ -271,7 +272,7 @@ class PrivateMajorityEnsemble(nn.Module):
         Raises:
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was asked or given out.
         """
-        keys = [input_digest(row) for row in inputs.detach().cpu()]
+        keys = input_digests(inputs)
 
         def draw(rows: Sequence[int]) -> list[int]:
             labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(inputs[list(rows)])).tolist()
@@ -286,7 +287,7 @@ class PrivateMajorityEnsemble(nn.Module):
             BudgetExceeded: those that are new would not fit.
         """
         if self.ledger.budget is not None:
-            self.ledger.check([input_digest(row) for inputs in batches for row in inputs.detach().cpu()])
+            self.ledger.check([key for inputs in batches for key in input_digests(inputs)])
 
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """What ``labels`` labels cost together, at ``delta`` (default: the ensemble's)."""
@@ -430,8 +431,10 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 79, subsequent_indent="  ")
 
 
-def input_digest(row: Tensor) -> bytes:
-    """What the ledger knows an input by."""
-    digest = hashlib.blake2b(f"{row.dtype}:{tuple(row.shape)}:".encode(), digest_size=16)
-    digest.update(row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.digest()
+def input_digests(inputs: Tensor) -> list[bytes]:
+    """What the ledger knows each of the inputs ``(B, ...)`` by: its type, its shape and its numbers."""
+    if not isinstance(inputs, Tensor) or not inputs.dim():
+        raise InvalidArgument("inputs", "a tensor (B, ...)", type(inputs).__name__)
+    kind = f"{inputs.dtype}:{tuple(inputs.shape[1:])}:".encode()
+    contents = (row.reshape(-1).view(torch.uint8).numpy().tobytes() for row in inputs.detach().cpu().contiguous())
+    return [hashlib.blake2b(kind + content, digest_size=16).digest() for content in contents]

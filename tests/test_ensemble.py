@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
+from darrm_torch.ensemble import input_digests
 from darrm_torch.stacking import LARGEST_BATCH
 
 POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
@@ -383,6 +384,23 @@ def test_integers_reach_the_teachers_as_they_are() -> None:
     tokens = torch.randint(50, (8, 6))
     expected = torch.stack([model(tokens).argmax(dim=1) for model in words])
     assert torch.equal(free(words).sensitive_votes(tokens), expected)
+
+
+def test_an_input_is_known_by_type_shape_and_numbers() -> None:
+    rows = torch.arange(12.0).reshape(3, 4)
+    same = [rows, rows.clone(), torch.cat([rows, rows])[3:], rows.T.contiguous().T, rows.requires_grad_()]
+    assert len({tuple(input_digests(one)) for one in same}) == 1
+    other = [rows.double(), rows.reshape(3, 2, 2), rows.to(torch.bfloat16), rows.long(), rows + 1, rows > 3]
+    digests = [digest for one in (rows, *other) for digest in input_digests(one)]
+    assert len(set(digests)) == len(digests) - 1  # of the booleans two rows are equal
+    assert input_digests(torch.zeros(0, 4)) == []
+    assert len(set(input_digests(torch.zeros(2, 0)))) == 1
+
+
+@pytest.mark.parametrize("inputs", [[[1.0]], torch.tensor(1.0), {"pixels": torch.rand(2, 1)}])
+def test_inputs_are_a_tensor(inputs: Any) -> None:
+    with pytest.raises(dt.InvalidArgument, match="inputs must be a tensor"):
+        free([Says(0.1)])(inputs)
 
 
 def test_teachers_of_one_and_of_two_logits_vote_together() -> None:
