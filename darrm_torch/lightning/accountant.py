@@ -23,7 +23,8 @@ class AccountantCheckpoint(L.Callback):
 
     ``read_privacy`` and ``PrivateMajorityEnsemble.from_opacus`` take the path of such a checkpoint for an engine: it
     holds ``privacy_accountant_state_dict`` as Opacus' own checkpoints do, and ``sampling``, and opens with
-    ``weights_only=True``. Checkpoints saved with ``save_weights_only`` hold no callback's state, so no accountant.
+    ``weights_only=True``. Checkpoints saved with ``save_weights_only`` hold no callback's state, so no accountant. Not
+    for Opacus' ``BatchMemoryManager``: Lightning counts the parts of a step.
 
     Args:
         engine: the ``PrivacyEngine`` whose ``make_private`` made the teacher's optimizer, or its accountant.
