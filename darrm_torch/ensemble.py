@@ -239,9 +239,10 @@ class PrivateMajorityEnsemble(nn.Module):
         asked = [self._teachers[number] for number in teachers]
         # The first weight tells whether all were moved or converted; nothing else can change them.
         state = [(teachers, weight.device, weight.dtype, weight.data_ptr()) for weight in asked[0].parameters()][:1]
-        if self._stacked is None or self._stacked[0] != state:
-            self._stacked = state, StackedNetworks.where_quicker(asked)
-        stacked = self._stacked[1]
+        known = self._stacked
+        if known is None or known[0] != state:
+            known = self._stacked = state, StackedNetworks.where_quicker(asked)
+        stacked = known[1]
         if stacked is None:
             return None
         try:
