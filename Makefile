@@ -7,10 +7,11 @@ READY := $(VENV)/.ready
 DATA ?= auto
 ARGS ?=
 
-.PHONY: demo test test-all docs lint format benchmark clean help
+.PHONY: demo reproduce test test-all docs lint format benchmark clean help
 
 help:
 	@echo "make demo       private teachers -> private labels -> student, on real images (DATA=$(DATA), ARGS='...')"
+	@echo "make reproduce  the paper's figures and tables, and beyond, into runs/reproduce (ARGS='name ...')"
 	@echo "make test       the quick test suite"
 	@echo "make test-all   every test, the slow ones too"
 	@echo "make lint       ruff and mypy --strict"
@@ -20,6 +21,9 @@ help:
 
 demo: $(READY)
 	$(BIN)/python -m recipes.01_private_labels --data $(DATA) $(ARGS)
+
+reproduce: $(READY)
+	$(BIN)/python -m recipes.reproduce $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
