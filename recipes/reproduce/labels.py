@@ -191,12 +191,12 @@ def accuracy(
                 for m, asked_for, which, here, there, *_ in outside
             ),
             f"No method on private teachers can beat the majority that it hides: right on {majority:.3f} of the "
-            f"images here. The paper prints neither learning rate nor batch size: here {LEARNING_RATE} and {BATCH}, with "
-            "the network of recipes/models.py.",
-            "Where gamma_opt differs from the paper's, the teachers do: at m = 1 it tells what a teacher drawn at random "
-            f"says, right on {single:.3f} of the images here; at m = 5 it is the majority but for a coin in a hundred "
-            "labels, at m = 7 without noise. So what the paper prints at m = 7 is the accuracy of its majority, and its "
-            "entries at m = 5 can be above that only by the luck of 10 draws.",
+            "images here. The paper prints neither learning rate nor batch size: here they are "
+            f"{LEARNING_RATE} and {BATCH}, with the network of recipes/models.py.",
+            "Where gamma_opt differs from the paper's, the teachers do: at m = 1 it tells what a teacher drawn at "
+            f"random says, right on {single:.3f} of the images here; at m = 5 it is the majority but for a coin in "
+            "some labels of a hundred, at m = 7 without noise. So the paper's entries at m = 7 are its majority's "
+            "accuracy, and those at m = 5 can hardly be above it but by the luck of 10 draws.",
             "The paper's entries are means of 10 draws: their own error is about a third of the deviation printed.",
             "The three methods beyond the paper have the same guarantee for one label, save the noise-free majority, "
             "which has that of 11 teachers released outright: for these below (m epsilon, m Delta) from m = 3 on.",
