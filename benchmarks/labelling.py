@@ -94,8 +94,8 @@ def networks() -> dict[str, tuple[list[nn.Module], tuple[int, ...]]]:
 def stacked(case: str, teachers: list[nn.Module], shape: tuple[int, ...], *, batch: int, repeat: int) -> Record:
     """One batched pass against one network after another."""
     inputs, together = torch.rand(batch, *shape), StackedNetworks(teachers)
-    apart = seconds(lambda: [teacher(inputs) for teacher in teachers], repeat=repeat)
-    once = seconds(lambda: together(inputs), repeat=repeat)
+    apart = seconds(lambda: [teacher(inputs) for teacher in teachers], repeat=repeat, clock=time.perf_counter)
+    once = seconds(lambda: together(inputs), repeat=repeat, clock=time.perf_counter)
     chosen = StackedNetworks.where_quicker(teachers) is not None and batch <= LARGEST_BATCH
     record = {"case": f"{case}, {batch} at a time", "seconds": apart, "stacked_seconds": once}
     return {**record, "times_faster_stacked": apart / once, "stacked_by_the_ensemble": chosen}
