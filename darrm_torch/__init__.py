@@ -14,6 +14,7 @@ _HOME = {
     "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
     "composition": ("general_composition", "optimal_composition", "simple_composition"),
     "totals": ("PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"),
+    "planner": ("Plan", "Strategy", "TeachersNeeded", "plan"),
     "ledger": ("PrivacyLedger",),
     "opacus": ("PrivacyReading", "check_independent", "read_privacy", "read_teachers"),
     "certificate": (
