@@ -200,7 +200,7 @@ class Plan:
         if self.teacher.is_private:
             delta = max(point.delta for points, _ in self.teacher.promises for point in points)
         else:
-            delta = min(target.delta for target in self._targets) / self.teachers
+            delta = min(target.delta for target in self.targets) / self.teachers
 
         def small(inverse: float) -> bool:
             return enough(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=1 / inverse, delta=delta)))
@@ -263,16 +263,17 @@ class Plan:
         return "\n".join(lines)
 
     @property
-    def _targets(self) -> list[PrivacyGuarantee]:
+    def targets(self) -> list[PrivacyGuarantee]:
+        """Those that were asked for: of one label, of all."""
         return [target for target in (self.label_target, self.total_target) if target is not None]
 
     @property
     def _outermost(self) -> PrivacyGuarantee:
-        return self._targets[-1]
+        return self.targets[-1]
 
     @property
     def _label_delta(self) -> float:
-        return self._targets[0].delta
+        return self.targets[0].delta
 
     @property
     def _priced(self) -> list[tuple[int, PrivacyGuarantee]]:
@@ -283,8 +284,8 @@ class Plan:
     @property
     def _one_label(self) -> PrivacyGuarantee:
         """What one label must keep: at most what all must."""
-        epsilon = min(target.epsilon for target in self._targets)
-        return PrivacyGuarantee(epsilon=epsilon, delta=min(target.delta for target in self._targets))
+        epsilon = min(target.epsilon for target in self.targets)
+        return PrivacyGuarantee(epsilon=epsilon, delta=min(target.delta for target in self.targets))
 
     @property
     def _teacher_words(self) -> str:
@@ -520,7 +521,7 @@ def _optimal_coins(asked: Plan) -> list[Strategy]:
 def _selection(name: str, kind: type[PermuteAndFlip] | type[ExponentialMechanism]) -> _Family:
     def family(asked: Plan) -> list[Strategy]:
         def build() -> tuple[Mechanism, str]:
-            high = min(max(target.epsilon for target in asked._targets), asked.overlap * 2.0**10)
+            high = min(max(target.epsilon for target in asked.targets), asked.overlap * 2.0**10)
             epsilon = _largest_epsilon(asked, lambda e: kind(epsilon=e, overlap=asked.overlap), high)
             mechanism = kind(epsilon=epsilon, overlap=asked.overlap, teachers=asked.teachers)
             return mechanism, f"Each label is ({shown(epsilon)}, 0)-DP by coins alone; made for any number of classes."

@@ -1,0 +1,240 @@
+"""Figures: what noise does, what a label costs, what accuracy a budget buys, what was spent when.
+
+Each function draws on the ``axes`` it is given, or on a new figure's, and returns the axes, of which
+``axes.figure.savefig(...)`` writes a file. Nothing is global: no backend is chosen and ``pyplot`` is not touched. Colours are those of Okabe and Ito,
+told apart by colour-blind readers; lines differ in marker and dash too. Needs matplotlib: the extra ``plots``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from .certificate import Certificate, SelfBoundingCertificate, label_profile
+from .errors import InvalidArgument
+from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
+from .ledger import PrivacyLedger
+from .noise import NoiseFunction
+from .planner import Plan
+
+__all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise"]
+
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#999999",
+    "#7F3C8D",
+    "#8C6D31",
+)
+_MARKERS = "osD^vP*X<>"
+_DASHES = ("-", "--", "-.", ":")
+_LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
+
+
+def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
+    """gamma against the votes, with what its certificate proves and the margin that is left.
+
+    Args:
+        noise: the noise function.
+        axes: matplotlib Axes to draw on; None: new ones.
+        label: what the legend calls it.
+    """
+    axes = _axes(axes)
+    votes = np.arange(noise.teachers + 1)
+    axes.vlines(votes, 0, noise.gamma, color=_COLOURS[0], alpha=0.25, linewidth=3)
+    few = noise.teachers <= 40
+    axes.plot(votes, noise.gamma, color=_COLOURS[0], marker="o" if few else None, linewidth=1.2, label=label)
+    axes.set(
+        xlabel=f"votes for class 1, of {noise.teachers}",
+        ylabel="gamma: chance that the majority is told",
+        xlim=(-0.5, noise.teachers + 0.5),
+        ylim=(0, 1.05),
+    )
+    axes.set_title(_proof(noise), fontsize=9)
+    _tidy(axes)
+    return axes
+
+
+def _proof(noise: NoiseFunction) -> str:
+    proven = noise.certificate
+    touched = "" if proven is None else f", a record touches {proven.overlap} of {proven.teachers}"
+    if isinstance(proven, Certificate):
+        return (
+            f"Certified: one label is {proven.target}{touched}\n"
+            f"worst loss {shown(proven.loss, 3)} of {shown(proven.bound, 3)}; margin {proven.margin:.1e}"
+        )
+    if isinstance(proven, SelfBoundingCertificate):
+        return (
+            f"Certified: labels add up, each costs m = {shown(proven.allowance)} teachers{touched}\n"
+            f"smallest m {shown(proven.smallest)}; margin {proven.margin:.1e}"
+        )
+    return "No certificate: nothing is proven"
+
+
+def plot_label_profile(
+    noise: NoiseFunction,
+    teacher: PrivacyProfile | PrivacyGuarantee,
+    *,
+    overlap: int | None = None,
+    axes: Any = None,
+    points: int = 25,
+) -> Any:
+    """delta against epsilon: of one label, of one teacher, and of the r teachers that a record can touch, outright.
+
+    Args:
+        noise: the noise function.
+        teacher: what each teacher promises.
+        overlap: r; None: that of the certificate, or all.
+        axes: matplotlib Axes to draw on; None: new ones.
+        points: how many epsilons are computed.
+
+    Raises:
+        InvalidArgument: teachers that promise nothing.
+    """
+    profile = PrivacyProfile.from_guarantee(teacher) if isinstance(teacher, PrivacyGuarantee) else teacher
+    if not profile.is_private:
+        raise InvalidArgument("teacher", "one that promises something", teacher, "There is no profile to draw.")
+    if overlap is None:
+        overlap = noise.teachers if noise.certificate is None else noise.certificate.overlap
+    axes = _axes(axes)
+    outright = profile.compose(overlap)
+    reach = outright.epsilon(max(1e-6, 2 * outright.delta(50.0)))
+    epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
+    one = label_profile(noise.gamma, teachers=noise.teachers, teacher=profile, overlap=overlap)
+    curves = {"one label": one, "one teacher": profile.delta, f"{overlap} teachers, outright": outright.delta}
+    if overlap == 1:
+        curves.pop("1 teachers, outright")
+    for (name, curve), look in zip(curves.items(), _looks(), strict=False):
+        deltas = np.array([curve(float(epsilon)) for epsilon in epsilons])
+        axes.plot(epsilons, np.where(deltas >= _LEAST_DELTA, deltas, np.nan), label=name, **look)
+    if (target := noise.target) is not None and target.delta > 0:
+        axes.plot(target.epsilon, target.delta, "*", color="black", markersize=12, label="target of one label")
+    axes.set(xlabel="epsilon (nats)", ylabel="delta", yscale="log", title="Privacy profile of one label")
+    axes.set_ylim(bottom=_LEAST_DELTA)
+    axes.legend(frameon=False, fontsize=8)
+    _tidy(axes)
+    return axes
+
+
+def plot_frontier(
+    plan: Plan,
+    epsilons: Iterable[float] | None = None,
+    *,
+    axes: Any = None,
+    each: Callable[[float], None] = lambda epsilon: None,
+) -> Any:
+    """Agreement against epsilon: what each strategy is worth at each budget, at the plan's deltas.
+
+    Args:
+        plan: the question; its targets' epsilons are scaled.
+        epsilons: where; None: from a quarter of the plan's to four times it.
+        axes: matplotlib Axes to draw on; None: new ones.
+        each: told each epsilon when it is done.
+    """
+    asked = plan.targets[-1]
+    grid = np.geomspace(asked.epsilon / 4, asked.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for epsilon in map(float, grid):
+        for row in plan.at(epsilon).rows:
+            if row.meets and row.agreement is not None:
+                name = f"noise-free, part of the {plan.teachers}" if row.voters < plan.teachers else row.name
+                curves.setdefault(name + " *" * row.own_coins, []).append((epsilon, row.agreement))
+        each(epsilon)
+    axes = _axes(axes)
+    for (name, pairs), look in zip(sorted(curves.items()), _looks(), strict=False):
+        axes.plot(*zip(*pairs, strict=True), label=name, **look)
+    axes.axvline(asked.epsilon, color="black", linewidth=0.8, linestyle=":")
+    what = "one label" if plan.total_target is None else f"all {plan.labels} labels"
+    axes.set(
+        xscale="log",
+        xlabel=f"epsilon of {what} (nats), at delta {shown(asked.delta, 3)}",
+        ylabel="agreement with the majority",
+        ylim=(0.48, 1.02),
+    )
+    axes.set_title(f"{plan.teachers} teachers, a record touches {plan.overlap}; * by coins alone", fontsize=10)
+    ticks = asked.epsilon * 2.0 ** np.arange(-2, 3)
+    if epsilons is None:
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    _tidy(axes)
+    return axes
+
+
+def plot_ledger(
+    ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
+) -> Any:
+    """What was given out when: labels over time, and what they cost together where ``cost`` says so.
+
+    Args:
+        ledger: with at least one label.
+        cost: what N labels cost together, for example ``lambda n: ensemble.total_privacy(labels=n).guarantee``.
+        axes: matplotlib Axes to draw on; None: new ones.
+
+    Raises:
+        InvalidArgument: an empty ledger.
+    """
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    charges = json.loads(ledger.export_json())["charges"]
+    if not charges:
+        raise InvalidArgument("ledger", "one with labels", "an empty one", "There is nothing to draw.")
+    axes = _axes(axes)
+    times = [datetime.fromisoformat(charge["time"]) for charge in charges]
+    counts = list(itertools.accumulate(charge["labels"] for charge in charges))
+    axes.step([times[0], *times], [0, *counts], where="post", color=_COLOURS[0], marker="o", label="labels")
+    axes.set(xlabel="time (UTC)", ylabel="labels given out", title="Ledger")
+    locator = AutoDateLocator(maxticks=6)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_ylim(bottom=0)
+    _tidy(axes)
+    if cost is None:
+        return axes
+    spent = [cost(count) for count in counts]
+    right = axes.twinx()
+    right.step(
+        [times[0], *times], [0, *(s.epsilon for s in spent)], where="post", color=_COLOURS[1], linestyle="--",
+        marker="s", label="spent",
+    )  # fmt: skip
+    right.set_ylabel(f"epsilon of all labels (nats), at delta {shown(spent[-1].delta, 3)}")
+    if (budget := ledger.budget) is not None:
+        right.axhline(budget.epsilon, color="black", linestyle=":", label="budget")
+    right.set_ylim(bottom=0)
+    right.spines["top"].set_visible(False)
+    lines = [*axes.get_lines(), *right.get_lines()]
+    axes.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=8, loc="lower right")
+    return axes
+
+
+def _axes(axes: Any) -> Any:
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidArgument(
+            "plot", "used where matplotlib is installed", "no matplotlib", "pip install 'darrm-torch[plots]'"
+        ) from None
+    return Figure(figsize=(7.5, 4.5), layout="constrained", dpi=130).subplots()
+
+
+def _looks() -> Iterable[dict[str, Any]]:
+    for number, (colour, marker) in enumerate(zip(_COLOURS, _MARKERS, strict=True)):
+        yield {"color": colour, "marker": marker, "linestyle": _DASHES[number % 4], "markersize": 5, "linewidth": 1.4}
+
+
+def _tidy(axes: Any) -> None:
+    axes.grid(alpha=0.25)
+    axes.spines["top"].set_visible(False)
