@@ -29,6 +29,7 @@ __all__ = ["Plan", "Strategy", "TeachersNeeded", "plan"]
 _SEARCHED = 40_000  # compositions of corners up to which the whole profile is searched with all of its points
 _SLACK = 1 - 1e-9  # left under a target, for the rounding of what is then proven
 _WIDTH = 79
+_POOR = 0.6
 _WITHOUT = PrivacyGuarantee(epsilon=math.inf)
 
 
@@ -257,6 +258,13 @@ class Plan:
             lines.append(_wrapped("Recommendation: none of these keeps the target. Reasons:"))
         else:
             lines.append(_wrapped(f"Recommendation: {self.best.name}. {self.best.reason}"))
+            if (self.best.agreement or 0.0) < _POOR:
+                lines.append(
+                    _wrapped(
+                        "That is hardly better than a coin: train teachers with more privacy of their own, have a "
+                        "record touch fewer of them, or allow more."
+                    )
+                )
             lines += ["", "The others:"] if len(self.rows) > 1 else []
         others = self.rows if self.best is None else self.rows[1:]
         lines += [_wrapped(f"- {row.name}: {row.reason}") for row in others]

@@ -1,8 +1,9 @@
 """Figures: what noise does, what a label costs, what accuracy a budget buys, what was spent when.
 
 Each function draws on the ``axes`` it is given, or on a new figure's, and returns the axes, of which
-``axes.figure.savefig(...)`` writes a file. Nothing is global: no backend is chosen and ``pyplot`` is not touched. Colours are those of Okabe and Ito,
-told apart by colour-blind readers; lines differ in marker and dash too. Needs matplotlib: the extra ``plots``.
+``axes.figure.savefig(...)`` writes a file. Nothing is global: no backend is chosen and ``pyplot`` is not touched.
+Colours are those of Okabe and Ito, told apart by colour-blind readers; lines differ in marker and dash too. Needs
+matplotlib: the extra ``plots``.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def plot_ledger(
     counts = list(itertools.accumulate(charge["labels"] for charge in charges))
     axes.step([times[0], *times], [0, *counts], where="post", color=_COLOURS[0], marker="o", label="labels")
     axes.set(xlabel="time (UTC)", ylabel="labels given out", title="Ledger")
-    locator = AutoDateLocator(maxticks=6)
+    locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.set_ylim(bottom=0)

@@ -1,0 +1,801 @@
+"""The ``darrm`` command: plans, noise, readings of teachers, labels and students without a line of Python.
+
+Exit status: 0 when it was done, 1 when it was checked and refused (a proof that fails, a budget that is spent, teachers
+whose accountant is no guarantee), 2 for a mistake in the command or its files, 130 when it was stopped. What goes wrong
+is one line, ``darrm: error: ...``. Files are written beside and moved into place, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import importlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jsonargparse
+
+from .errors import BudgetExceeded, DarrmError, InvalidArgument, PrivacyViolation, UnprovenPrivacy
+
+# What takes long to import is imported by the command that needs it.
+if TYPE_CHECKING:
+    from .guarantees import PrivacyGuarantee, PrivacyProfile
+    from .noise import NoiseFunction
+    from .priors import Prior
+
+__all__ = ["main"]
+
+_REFUSED = (PrivacyViolation, UnprovenPrivacy, BudgetExceeded)
+
+
+class _Parser(jsonargparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise _UsageError(_in_words(_one_line(message), self)) from None
+
+
+class _UsageError(DarrmError):
+    """A command line that cannot be read."""
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
+    """The parser's message with options as they are typed, and a cure."""
+    cure = f"see {parser.prog.replace(' [options]', '')} --help"
+    if found := re.match(r'Parser key "([\w.]+)": Expected an? <class \'(\w+)\'>. Got value: (.*)', message):
+        kind = {"int": "an integer", "float": "a number"}.get(found[2], found[2])
+        return f"{_option(found[1])} must be {kind}, got {found[3]!r} ({cure})"
+    if found := re.match(r"the following arguments are required: (.*)", message):
+        return f"missing {', '.join(map(_option, found[1].split(', ')))} ({cure})"
+    if "subcommand" in message:
+        return f"no command is given ({cure})"
+    unknown = re.match(r"unrecognized arguments: (\S+)|.*invalid choice: '([^']*)'", message)
+    if unknown:
+        known = [option for action in parser._actions for option in action.option_strings]
+        known += [name for action in parser._actions for name in action.choices or ()]
+        near = difflib.get_close_matches((unknown[1] or unknown[2]).split("=")[0], known, n=1)
+        cure = f"did you mean {near[0]}?" if near else cure
+    return f"{message} ({cure})"
+
+
+def _option(key: str) -> str:
+    name = key.rpartition(".")[2]
+    return name if name in _POSITIONAL else "--" + name.replace("_", "-")
+
+
+_POSITIONAL = ("file", "sources")
+
+
+# --- values on the command line -------------------------------------------------------------------------------------
+
+
+def _guarantee(text: str) -> str:
+    """Checked where it is read: EPSILON,DELTA."""
+    _read_guarantee(text)
+    return text
+
+
+def _read_guarantee(text: str) -> PrivacyGuarantee:
+    from .guarantees import PrivacyGuarantee
+
+    try:
+        numbers = [float(part) for part in text.split(",")]
+        if len(numbers) not in (1, 2):
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4, got {text!r}") from None
+    try:
+        return PrivacyGuarantee(epsilon=numbers[0], delta=numbers[1] if len(numbers) == 2 else 0.0)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4: {error}") from None
+
+
+def _prior(text: str) -> str:
+    _read_prior(text)
+    return text
+
+
+def _read_prior(text: str) -> Prior:
+    from .priors import BetaVotes, IndependentVotes, SharedVotes
+
+    kind, _, rest = text.partition(":")
+    try:
+        numbers = [float(part) for part in rest.split(",")]
+        if kind == "independent" and len(numbers) == 1:
+            return IndependentVotes(mean=numbers[0])
+        if kind == "shared" and len(numbers) == 2:
+            return SharedVotes(low=numbers[0], high=numbers[1])
+        if kind == "beta" and len(numbers) == 2:
+            return BetaVotes(a=numbers[0], b=numbers[1])
+    except DarrmError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be independent:MEAN, shared:LOW,HIGH or beta:A,B, got {text!r}")
+
+
+def _teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
+    """What the teachers promise, however it was said; None: nothing was."""
+    from .guarantees import PrivacyProfile
+
+    run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
+    given = [value for value in run.values() if value is not None]
+    ways = [bool(given), chosen.teacher is not None, getattr(chosen, "teachers_folder", None) is not None]
+    if sum(ways) > 1:
+        raise InvalidArgument(
+            "--teacher", "given once", "several ways", "Choose --teacher, or the settings of DP-SGD, or a folder."
+        )
+    if given and len(given) < 3:
+        missing = ", ".join("--" + name.replace("_", "-") for name, value in run.items() if value is None)
+        raise InvalidArgument("the settings of DP-SGD", "all three", f"no {missing}", "Give these as well.")
+    if given:
+        return PrivacyProfile.from_dp_sgd([(run["noise_multiplier"], run["sample_rate"], run["steps"])])
+    if chosen.teacher is not None:
+        return _read_guarantee(chosen.teacher)
+    if getattr(chosen, "teachers_folder", None) is None:
+        return None
+    from .opacus import read_privacy
+
+    profiles: tuple[PrivacyProfile, ...] = read_privacy(_existing("--teachers-folder", chosen.teachers_folder))
+    return profiles
+
+
+def _existing(name: str, path: str) -> Path:
+    if not Path(path).exists():
+        raise InvalidArgument(name, "a file or folder that exists", path, "Check the spelling.")
+    return Path(path)
+
+
+@contextlib.contextmanager
+def _whole(name: str, path: str) -> Iterator[Path]:
+    """A file to write beside ``path``, which becomes it when all went well."""
+    goal = Path(path)
+    try:
+        handle, beside = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.stem}-", suffix=goal.suffix)
+    except OSError as error:
+        raise InvalidArgument(name, "a file in a folder that can be written to", path, error.strerror or "") from None
+    os.close(handle)
+    try:
+        yield Path(beside)
+        os.chmod(beside, 0o666 & ~_umask())
+        os.replace(beside, goal)
+    except OSError as error:
+        raise InvalidArgument(name, "a file that can be written", path, error.strerror or "") from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _save_figure(axes: Any, path: str) -> None:
+    known = axes.figure.canvas.get_supported_filetypes()
+    if Path(path).suffix[1:] not in known:
+        raise InvalidArgument("--plot", f"a file that ends in one of {', '.join(sorted(known))}", path)
+    with _whole("--plot", path) as beside:
+        axes.figure.savefig(beside)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _bar(total: int, what: str) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc=what, leave=False, dynamic_ncols=True, disable=None, file=sys.stderr)
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+def _add_teacher(parser: Any) -> None:
+    group = parser.add_argument_group("what each teacher promises")
+    group.add_argument("--teacher", type=_guarantee, metavar="EPS,DELTA", help="as one guarantee")
+    group.add_argument("--noise-multiplier", type=float, metavar="S", help="as DP-SGD: noise")
+    group.add_argument("--sample-rate", type=float, metavar="Q", help="as DP-SGD: chance of a record in a batch")
+    group.add_argument("--steps", type=int, metavar="N", help="as DP-SGD: steps")
+
+
+def _add_common(parser: Any) -> None:
+    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
+    parser.add_argument(
+        "--prior",
+        type=_prior,
+        default="independent:0.75",
+        metavar="P",
+        help="how teachers vote: independent:MEAN, shared:LOW,HIGH, beta:A,B",
+    )
+
+
+def _plan_parser(parser: Any) -> None:
+    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="how many")
+    _add_teacher(parser)
+    parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
+    _add_common(parser)
+    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
+    parser.add_argument("--label-target", type=_guarantee, metavar="EPS,DELTA", help="what one label may cost")
+    parser.add_argument("--total-target", type=_guarantee, metavar="EPS,DELTA", help="what all may cost together")
+    parser.add_argument(
+        "--agreement", type=float, metavar="A", help="also: what this agreement costs, and what teachers it needs"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _plan(chosen: Any) -> int:
+    from .guarantees import shown
+    from .planner import plan
+
+    answer = plan(
+        teachers=chosen.teachers,
+        teacher=_teacher(chosen),
+        overlap=chosen.overlap,
+        labels=chosen.labels,
+        label_target=None if chosen.label_target is None else _read_guarantee(chosen.label_target),
+        total_target=None if chosen.total_target is None else _read_guarantee(chosen.total_target),
+        prior=_read_prior(chosen.prior),
+    )
+    costs, needed = None, None
+    if chosen.agreement is not None:
+        with _bar(9, "costs") as bar:
+            costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
+    if chosen.agreement is not None or not answer.teacher.is_private:
+        needed = answer.teachers_needed(chosen.agreement or 0.95)
+    if chosen.plot is not None:
+        from .plots import plot_frontier
+
+        with _bar(13, "figure") as bar:
+            axes = plot_frontier(answer, each=lambda epsilon: bar.update())
+        _save_figure(axes, chosen.plot)
+    if chosen.json:
+        plain = answer.to_dict()
+        plain["costs"] = None if costs is None else dict(costs)
+        plain["teachers_needed"] = None if needed is None else needed.to_dict()
+        _print_json(plain)
+        return 0
+    print(answer)
+    if costs is not None:
+        print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
+        for name, epsilon in costs:
+            print(f"  {name:<31}{shown(epsilon):>11}")
+    if needed is not None:
+        print(f"\n{_fill(str(needed))}")
+    return 0
+
+
+def _fill(text: str) -> str:
+    import textwrap
+
+    return textwrap.fill(text, 79, subsequent_indent="  ")
+
+
+def _noise_parser(parser: Any) -> None:
+    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="how many")
+    _add_teacher(parser)
+    _add_common(parser)
+    parser.add_argument("--target", type=_guarantee, metavar="EPS,DELTA", help="of one label: the optimum for it")
+    parser.add_argument("--allowance", type=float, metavar="M", help="or: labels add up, each at M teachers' cost")
+    parser.add_argument("--shape", choices=["monotone", "free"], default="monotone", help="of the optimum")
+    parser.add_argument("--out", metavar="FILE", help="write it here as JSON (default: print it)")
+    parser.add_argument("--plot", metavar="FILE", help="draw it")
+    parser.add_argument("--json", action="store_true", help="say what was proven as JSON")
+
+
+def _noise(chosen: Any) -> int:
+    from .noise import self_bounding_noise
+    from .program import optimize_noise
+
+    if (chosen.target is None) == (chosen.allowance is None):
+        raise InvalidArgument(
+            "--target", "given, or else --allowance", "neither" if chosen.target is None else "both", "Give one."
+        )
+    prior = _read_prior(chosen.prior)
+    if chosen.target is not None:
+        teacher = _teacher(chosen)
+        if teacher is None:
+            raise InvalidArgument("--teacher", "given", None, "Or give --noise-multiplier, --sample-rate and --steps.")
+        noise = optimize_noise(
+            teachers=chosen.teachers,
+            teacher=teacher,  # type: ignore[arg-type]
+            target=_read_guarantee(chosen.target),
+            overlap=chosen.overlap,
+            prior=prior,
+            shape=chosen.shape,
+        )
+    else:
+        noise = self_bounding_noise(
+            teachers=chosen.teachers, allowance=chosen.allowance, overlap=chosen.overlap, prior=prior
+        )
+    if chosen.plot is not None:
+        from .plots import plot_noise
+
+        _save_figure(plot_noise(noise), chosen.plot)
+    if chosen.out is None:
+        print(noise.to_json())
+        return 0
+    with _whole("--out", chosen.out) as beside:
+        beside.write_text(noise.to_json())
+    _report_noise(noise, chosen)
+    return 0
+
+
+def _report_noise(noise: NoiseFunction, chosen: Any) -> None:
+    from .certificate import Certificate
+    from .guarantees import shown
+
+    proven = noise.certificate
+    assert proven is not None
+    plain: dict[str, Any] = {"teachers": noise.teachers, "overlap": proven.overlap, "margin": proven.margin}
+    if isinstance(proven, Certificate):
+        plain |= {
+            "kind": "label",
+            "target": [proven.target.epsilon, proven.target.delta],
+            "loss": proven.loss,
+            "worst_case": str(proven.worst_case),
+        }
+        words = (
+            f"Proven: one label of {noise.teachers} teachers that are "
+            f"{' and '.join(map(str, proven.teacher))} is {proven.target}, if a record touches at most "
+            f"{proven.overlap} of them. Worst loss {shown(proven.loss, 6)}, margin {proven.margin:.2g}; worst case: "
+            f"{proven.worst_case}."
+        )
+    else:
+        plain |= {"kind": "self-bounding", "allowance": proven.allowance, "smallest": proven.smallest}
+        words = (
+            f"Proven: Q labels of {noise.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
+            f"m = {shown(proven.allowance)}, if a record touches at most {proven.overlap} of them."
+        )
+    if chosen.json:
+        _print_json(plain)
+    else:
+        print(_fill(words))
+
+
+def _verify_parser(parser: Any) -> None:
+    parser.add_argument("file", help="what `darrm noise --out` wrote")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _verify(chosen: Any) -> int:
+    from .noise import NoiseFunction
+
+    noise = NoiseFunction.from_json(_text("file", chosen.file))
+    if noise.certificate is None:
+        raise PrivacyViolation(f"{chosen.file} claims nothing: it has no certificate. Make one with `darrm noise`")
+    _report_noise(noise, chosen)
+    return 0
+
+
+def _text(name: str, path: str) -> str:
+    try:
+        return _existing(name, path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(name, "a text file that can be read", path, str(error)) from None
+
+
+def _teachers_parser(parser: Any) -> None:
+    parser.add_argument("sources", nargs="+", help="files of Opacus or Lightning, or one folder of teacher-*.pt")
+    parser.add_argument("--delta", type=float, default=1e-5, help="where epsilons are compared")
+    _add_accept(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_accept(parser: Any) -> None:
+    parser.add_argument(
+        "--accept",
+        nargs="+",
+        choices=["gdp", "sampling", "buffers", "seeds"],
+        default=[],
+        help="go on with a finding that would be refused; the report says so",
+    )
+
+
+def _teachers(chosen: Any) -> int:
+    from dataclasses import asdict
+
+    from .guarantees import shown
+    from .opacus import read_privacy, read_teachers
+
+    paths = [_existing("sources", source) for source in chosen.sources]
+    if len(paths) == 1 and paths[0].is_dir():
+        profiles = read_privacy(paths[0], delta=chosen.delta, accept=chosen.accept)
+        paths = sorted(paths[0].glob("teacher-*.pt"))
+    else:
+        profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
+    if chosen.json:
+        _print_json(
+            [
+                {"file": str(path), "profile": profile.to_dict(), **asdict(profile.reading)}
+                for path, profile in zip(paths, profiles, strict=True)
+            ]
+        )
+        return 0
+    print(f"Epsilon (nats) at delta {shown(chosen.delta, 3)}: ours, and by Opacus' accountants.\n")
+    width = min(40, max(len(path.name) for path in paths))
+    print(f"  {'teacher':<{width}}{'epsilon':>10}{'PRV':>10}{'RDP':>10}   sampling")
+    for path, profile in zip(paths, profiles, strict=True):
+        reading, theirs = profile.reading, dict(profile.reading.accountant_epsilons)
+        numbers = "".join(shown(e).rjust(10) for e in (reading.epsilon, theirs["prv"], theirs["rdp"]))
+        print(f"  {path.name[-width:]:<{width}}{numbers}   {reading.sampling}")
+    for note in dict.fromkeys(note for profile in profiles for note in profile.reading.notes):
+        print(_fill(f"- {note}"))
+    return 0
+
+
+def _label_parser(parser: Any) -> None:
+    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy or .pt: what to label, (N, ...)")
+    parser.add_argument(
+        "--models", nargs="+", required=True, metavar="FILE", help="TorchScript files; or weights, with --build"
+    )
+    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
+    parser.add_argument(
+        "--accountants", nargs="+", metavar="FILE", help="Opacus' checkpoints, one a model (default: the models' files)"
+    )
+    parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps every label with its charge")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".npy or .pt for the labels")
+    parser.add_argument("--delta", type=float, default=1e-5, help="of one teacher")
+    parser.add_argument("--allowance", type=float, metavar="M", help="a label costs what M teachers do")
+    parser.add_argument("--target", type=_guarantee, metavar="EPS,DELTA", help="or: of one label")
+    parser.add_argument("--noise", choices=["one-label", "self-bounding"], default="one-label", help="kind of noise")
+    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
+    parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
+    parser.add_argument("--budget", type=_guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
+    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="inputs asked at once")
+    _add_accept(parser)
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+
+
+def _label(chosen: Any) -> int:
+    import torch
+
+    from .ensemble import PrivateMajorityEnsemble
+    from .errors import check_integer
+    from .ledger import PrivacyLedger
+
+    inputs = _tensor("--inputs", chosen.inputs)
+    check_integer("--batch-size", chosen.batch_size, low=1)
+    paths = [_existing("--models", path) for path in chosen.models]
+    models = [_model(path, chosen.build) for path in paths]
+    accountants = paths if chosen.accountants is None else [_existing("--accountants", a) for a in chosen.accountants]
+    if chosen.accountants is None and chosen.build is None:
+        raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
+    ensemble = PrivateMajorityEnsemble.from_opacus(
+        models,
+        accountants,
+        delta=chosen.delta,
+        allowance=chosen.allowance,
+        target=None if chosen.target is None else _read_guarantee(chosen.target),
+        overlap=chosen.overlap,
+        noise=chosen.noise,
+        classes=chosen.classes,
+        ledger=PrivacyLedger(chosen.ledger, None if chosen.budget is None else _read_guarantee(chosen.budget)),
+        accept=chosen.accept,
+    )
+    with _saved("--out", chosen.out) as save:
+        batches = inputs.split(chosen.batch_size)
+        ensemble.check_budget(batches)
+        labels = []
+        with _bar(len(inputs), "labels") as bar:
+            for batch in batches:
+                labels.append(ensemble(batch))
+                bar.update(len(batch))
+        save(torch.cat(labels))
+    if chosen.json:
+        _print_json(ensemble.privacy_report(as_dict=True))
+    else:
+        print(ensemble.privacy_report())
+    return 0
+
+
+def _tensor(name: str, path: str) -> Any:
+    import numpy as np
+    import torch
+
+    file = _existing(name, path)
+    try:
+        if file.suffix == ".npy":
+            return torch.from_numpy(np.load(file, allow_pickle=False))
+        if file.suffix == ".pt":
+            tensor = torch.load(file, map_location="cpu", weights_only=True)
+            if isinstance(tensor, torch.Tensor):
+                return tensor
+    except Exception as error:  # NumPy and Torch raise many kinds on a damaged file
+        raise InvalidArgument(name, "an array in a .npy or .pt file", path, _one_line(error)[:80]) from None
+    raise InvalidArgument(name, "an array in a .npy or .pt file", path)
+
+
+@contextlib.contextmanager
+def _saved(name: str, path: str) -> Iterator[Callable[[Any], None]]:
+    """Ready to write an array before it is paid for."""
+    import numpy as np
+    import torch
+
+    if Path(path).suffix not in (".npy", ".pt"):
+        raise InvalidArgument(name, "a file that ends in .npy or .pt", path)
+    with _whole(name, path) as beside:
+
+        def save(tensor: Any) -> None:
+            if beside.suffix == ".npy":
+                np.save(beside, tensor.numpy())
+            else:
+                torch.save(tensor, beside)
+
+        yield save
+
+
+def _model(path: Path, build: str | None) -> Any:
+    """A network: TorchScript, or what ``build`` makes with the weights of a file."""
+    import torch
+
+    if build is None:
+        try:
+            return torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        except (RuntimeError, ValueError) as error:
+            cure = f"Weights need --build MODULE:FUNCTION. {_one_line(error)[:80]}"
+            raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
+    network = _built("--build", build)
+    try:
+        record = torch.load(path, map_location="cpu", weights_only=True)
+        state = record.get("module_state_dict", record.get("state_dict", record))
+        network.load_state_dict({name.removeprefix("_module."): value for name, value in state.items()})
+    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
+        cure = _one_line(error)[:160]
+        raise InvalidArgument("--models", f"weights of what {build} makes", str(path), cure) from None
+    return network
+
+
+def _built(name: str, place: str) -> Any:
+    from torch import nn
+
+    module, _, function = place.partition(":")
+    if not module or not function:
+        raise InvalidArgument(name, "MODULE:FUNCTION", place, "For example mymodels:build.")
+    sys.path.insert(0, os.getcwd())
+    try:
+        network = getattr(importlib.import_module(module), function)()
+    except Exception as error:  # the user's own code
+        cure = f"{type(error).__name__}: {_one_line(error)}. It is looked for in this folder and in what is installed."
+        raise InvalidArgument(name, "MODULE:FUNCTION that makes a network without arguments", place, cure) from None
+    finally:
+        sys.path.pop(0)
+    if not isinstance(network, nn.Module):
+        raise InvalidArgument(name, "a function that returns a torch.nn.Module", type(network).__name__)
+    return network
+
+
+def _student_parser(parser: Any) -> None:
+    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy or .pt, (N, ...)")
+    parser.add_argument("--labels", required=True, metavar="FILE", help=".npy or .pt, (N,): what `darrm label` wrote")
+    parser.add_argument("--build", required=True, metavar="MODULE:FUNCTION", help="makes the untrained student")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".pt for its weights")
+    parser.add_argument("--classes", type=int, default=2, metavar="C", help="how many")
+    parser.add_argument("--epochs", type=int, default=20, metavar="N", help="passes over the labels")
+    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="of a step")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="L", help="of Adam")
+    parser.add_argument("--test-inputs", metavar="FILE", help="held-out inputs")
+    parser.add_argument("--test-labels", metavar="FILE", help="and their labels")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _student(chosen: Any) -> int:
+    import logging
+    import warnings
+
+    import lightning as L
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from .errors import check_integer
+    from .lightning import StudentModule
+
+    def dataset(inputs: str, labels: str, which: str) -> TensorDataset:
+        x, y = _tensor(f"--{which}inputs", inputs), _tensor(f"--{which}labels", labels)
+        if y.dim() != 1 or len(x) != len(y) or not len(y) or y.is_floating_point():
+            raise InvalidArgument(f"--{which}labels", f"integers, one for each of {len(x)} inputs", tuple(y.shape))
+        if y.max() >= chosen.classes:
+            raise InvalidArgument(f"--{which}labels", f"below --classes {chosen.classes}", int(y.max()))
+        return TensorDataset(x.float(), y.long())
+
+    size = check_integer("--batch-size", chosen.batch_size, low=1)
+    epochs = check_integer("--epochs", chosen.epochs, low=1)
+    train = dataset(chosen.inputs, chosen.labels, "")
+    if (chosen.test_inputs is None) != (chosen.test_labels is None):
+        raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
+    test = None if chosen.test_inputs is None else dataset(chosen.test_inputs, chosen.test_labels, "test-")
+    student = StudentModule(_built("--build", chosen.build), classes=chosen.classes, learning_rate=chosen.learning_rate)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings(), _whole("--out", chosen.out) as beside:
+        warnings.filterwarnings("ignore", message=".*does not have many workers")
+        warnings.filterwarnings("ignore", message="You defined a `validation_step`")
+        warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        trainer = L.Trainer(
+            max_epochs=epochs,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=sys.stderr.isatty() and not chosen.json,
+        )
+        trainer.fit(student, DataLoader(train, batch_size=size, shuffle=True))
+        if trainer.interrupted:
+            raise KeyboardInterrupt
+        accuracy = None
+        if test is not None:
+            (scores,) = trainer.test(student, DataLoader(test, batch_size=size), verbose=False)
+            accuracy = float(scores["test_accuracy"])
+        torch.save(student.backbone.state_dict(), beside)
+    if chosen.json:
+        _print_json({"weights": chosen.out, "labels": len(train), "epochs": epochs, "test_accuracy": accuracy})
+    else:
+        print(f"Trained on {len(train)} labels for {epochs} epochs; weights in {chosen.out}.")
+        if accuracy is not None:
+            print(f"Accuracy on {len(test or ())} held-out inputs: {accuracy:.3f}")
+    return 0
+
+
+_RECIPES = {
+    "demo": ("recipes.01_private_labels", "--run", "runs/demo", ["results.json"]),
+    "reproduce": ("recipes.reproduce.__main__", "--out", "runs/reproduce", []),
+}
+
+
+def _recipe(name: str, arguments: list[str]) -> int:
+    """Runs a recipe of the source tree with its own arguments; with --json its results instead of its tables."""
+    module, option, folder, files = _RECIPES[name]
+    root = next(
+        (place for place in (Path.cwd(), Path(__file__).parents[1]) if (place / "recipes" / "reproduce").is_dir()), None
+    )
+    if {"-h", "--help"} & set(arguments):
+        _, words, example, _, _ = next(command for command in _COMMANDS if command[0] == name)
+        print(f"{words}\n\nexample:\n  {example}\n\n--json prints the results as JSON. The rest is the recipe's own:\n")
+    if root is None:
+        raise _UsageError(
+            f"{name} needs the source tree, which is not part of an installation: run it in a clone of the repository"
+        )
+    sys.path.insert(0, str(root))
+    run = importlib.import_module(module).main
+    if "--json" not in arguments:
+        return int(run(arguments))
+    arguments = [argument for argument in arguments if argument != "--json"]
+    if option in arguments[:-1]:
+        folder = arguments[arguments.index(option) + 1]
+    else:
+        arguments += [option, folder]
+    with contextlib.redirect_stdout(sys.stderr):
+        status = int(run(arguments))
+    if status == 0:
+        found = [Path(folder) / file for file in files] or sorted(Path(folder).glob("*.json"))
+        _print_json({file.stem: json.loads(file.read_text(encoding="utf-8")) for file in found})
+    return status
+
+
+# name, what it does, an example, its arguments, what runs it
+_COMMANDS: tuple[tuple[str, str, str, Any, Any], ...] = (
+    (
+        "demo",
+        "Private images to teachers to private labels to a student.",
+        "darrm demo --data fashion-mnist",
+        None,
+        None,
+    ),
+    (
+        "plan",
+        "Which way of releasing labels for which budget, and why.",
+        "darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 0.0286 \\\n"
+        "      --steps 175 --label-target 0.1,1e-4",
+        _plan_parser,
+        _plan,
+    ),
+    (
+        "noise",
+        "Find the best noise function, prove it, write it as JSON.",
+        "darrm noise --teachers 11 --teacher 0.1,1e-5 --target 0.3,1e-4 --out n.json",
+        _noise_parser,
+        _noise,
+    ),
+    ("verify", "Prove a noise function again.", "darrm verify n.json", _verify_parser, _verify),
+    (
+        "teachers",
+        "What teachers trained with Opacus promise.",
+        "darrm teachers runs/demo/teachers --delta 1e-4",
+        _teachers_parser,
+        _teachers,
+    ),
+    (
+        "label",
+        "Private labels from models, charged to a ledger.",
+        "darrm label --inputs x.npy --models t0.pt t1.pt --build nets:build \\\n"
+        "      --delta 1e-5 --allowance 1 --ledger labels.sqlite --out y.npy",
+        _label_parser,
+        _label,
+    ),
+    (
+        "student",
+        "Train a student on labels; costs no privacy.",
+        "darrm student --inputs x.npy --labels y.npy --build nets:build --out s.pt",
+        _student_parser,
+        _student,
+    ),
+    (
+        "reproduce",
+        "The paper's figures and tables.",
+        "darrm reproduce losses --out runs/reproduce",
+        None,
+        None,
+    ),
+)
+
+
+def _build_parser(chosen: str | None) -> _Parser:
+    """The parser; only the chosen command's own is filled in."""
+    parser = _Parser(
+        prog="darrm",
+        description="Private labels from ensembles of differentially private teachers.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  darrm plan --teachers 11 --teacher 0.1,1e-5 --label-target 0.3,1e-4\n\n"
+        "Exit status: 0 done, 1 refused (no proof, or over budget), 2 a mistake in the\n"
+        "command or its files. Each command has --help with an example, and --json.",
+    )
+    commands = parser.add_subcommands(metavar="command", title="commands")
+    for name, words, example, fill, _ in _COMMANDS:
+        command = _Parser(
+            description=words,
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if fill is not None and name == chosen:
+            command.add_argument("--config", action="config", metavar="FILE", help="read options from YAML or JSON")
+            fill(command)
+        commands.add_subcommand(name, command, help=words)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit status is 0, 1 (refused), 2 (a mistake) or 130 (stopped).
+
+    Args:
+        arguments: without the name of the program; None: those of this process.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen: Any = None
+    try:
+        if given and given[0] in _RECIPES:
+            return _recipe(given[0], given[1:])
+        everything = _build_parser(given[0] if given else None).parse_args(given)
+        chosen = everything[everything.subcommand]
+        run = next(command[4] for command in _COMMANDS if command[0] == everything.subcommand)
+        return int(run(chosen))
+    except DarrmError as error:
+        message = _one_line(error)
+        if isinstance(error, InvalidArgument) and error.name.partition(".")[0] in (chosen or ()):
+            message = _option(error.name.partition(".")[0]) + message.removeprefix(error.name.partition(".")[0])
+        print(f"darrm: error: {message}", file=sys.stderr)
+        return 1 if isinstance(error, _REFUSED) else 2
+    except KeyboardInterrupt:
+        print("darrm: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
