@@ -28,7 +28,9 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 nitpicky = True
 # Other projects are named, not linked: a link would have to be looked up on the network.
-nitpick_ignore_regex = [("py:.*", r"(torch|numpy|np|npt|lightning|L|nn|collections|pathlib|os|typing|abc)\..*")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|pathlib|os|typing|abc)\..*")
+]
 # Names inside the library that docstrings mention and users do not need.
 _INNER = "FloatArray LabelProfile PricedMechanism Standings gamma_digest smooth_release_renyi"
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.\w+\.)?{name}") for name in _INNER.split()]
