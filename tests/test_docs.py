@@ -24,6 +24,8 @@ SLOW = ("docs/tutorials/",)  # these train something
 BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`((?:make|darrm|pip install|python -m) [^`]+)`(?!`)")
 
+DARRM = (sys.executable, "-m", "darrm_torch.cli")  # the command, also where it is not installed
+
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
@@ -76,12 +78,15 @@ def two_opacus_models() -> dict[str, Any]:
     return {"models": models, "engines": engines, "images": torch.randn(5, 4)}
 
 
+def lines_of_blocks(text: str) -> list[str]:
+    return [line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+
+
 def commands() -> list[Any]:
     found = {}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        lines = [line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
-        for line in lines + INLINE.findall(text):
+        for line in lines_of_blocks(text) + INLINE.findall(text):
             if words := shlex.split(line.removeprefix("$ "), comments=True):
                 found[f"{name_of(page)}: {' '.join(words)}"] = words
     return [pytest.param(words, id=name) for name, words in found.items()]
@@ -111,16 +116,26 @@ def test_command_exists(words: list[str]) -> None:
         place = ROOT / module.replace(".", "/")
         assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), f"no module {module}"
         command = (sys.executable, "-m", module)
-    else:
-        assert program in ("darrm", "torchrun"), f"no check is known for {program}"
-        command, options = (str(Path(sys.executable).with_name(program)),), arguments
-        if program == "darrm":
-            command, options = (*command, arguments[0]), arguments[1:]
+    elif program == "darrm":
+        command, options = (*DARRM, arguments[0]), arguments[1:]
         assert help_of(*command)
+    else:
+        assert program == "torchrun", f"no check is known for {program}"
+        command, options = (sys.executable, "-m", "torch.distributed.run"), arguments
     for option in options:
         if option.startswith("--"):
             name = re.escape(option.split("=")[0])
             assert re.search(rf"(?<![\w-]){name}(?![\w-])", help_of(*command)), f"no option {option}"
+
+
+@pytest.mark.slow
+def test_plans_and_proofs_run(tmp_path: Path) -> None:
+    """On the page about the command line, what needs no teachers does what the page says."""
+    lines = lines_of_blocks((ROOT / "docs" / "command-line.md").read_text(encoding="utf-8"))
+    runnable = [words[1:] for words in map(shlex.split, lines) if words[1] in ("plan", "noise", "verify")]
+    assert len(runnable) == 6
+    for words in runnable:
+        subprocess.run([*DARRM, *words], check=True, cwd=tmp_path, capture_output=True)
 
 
 def test_every_export_has_a_place() -> None:
