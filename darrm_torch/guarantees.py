@@ -431,4 +431,5 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
     losses = [sign * e / step for e, _ in finite for sign in (-1, 1)]
     rounded = np.array(sorted({int(side(loss)) for loss in losses for side in (math.floor, math.ceil)}))
     curve = np.interp(np.exp(rounded * step), [t for t, _ in hull], [y for _, y in hull])
+    curve = np.maximum(curve, 0.0)  # interpolation may end a unit below it
     return pld_pmf.create_pmf_pessimistic_connect_dots(step, rounded, curve)

@@ -321,3 +321,10 @@ def test_importing_profiles_is_quick_and_needs_neither_torch_nor_dp_accounting()
     code += "dt.total_privacy; dt.PrivacyLedger; "
     code += "print([m for m in ('torch', 'opacus', 'lightning', 'dp_accounting') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("epsilon", [0.5766, 0.6253])
+def test_a_curve_that_ends_a_unit_below_zero_is_read_as_zero(epsilon: float) -> None:
+    """Interpolation at e^epsilon, the end of the curve, rounds below zero for these."""
+    twice = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon)).compose(2)
+    assert twice.epsilon(1e-12) == pytest.approx(2 * epsilon, abs=1e-9)
