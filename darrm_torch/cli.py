@@ -11,11 +11,13 @@ import argparse
 import contextlib
 import difflib
 import importlib
+import io
 import json
 import os
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -57,7 +59,8 @@ def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
         kind = {"int": "an integer", "float": "a number"}.get(found[2], found[2])
         return f"{_option(found[1])} must be {kind}, got {found[3]!r} ({cure})"
     if found := re.match(r"the following arguments are required: (.*)", message):
-        return f"missing {', '.join(map(_option, found[1].split(', ')))} ({cure})"
+        command = f"{found[1].partition('.')[0]} " if "." in found[1] else ""
+        return f"missing {', '.join(map(_option, found[1].split(', ')))} (see darrm {command}--help)"
     if "subcommand" in message:
         return f"no command is given ({cure})"
     unknown = re.match(r"unrecognized arguments: (\S+)|.*invalid choice: '([^']*)'", message)
@@ -402,7 +405,8 @@ def _add_accept(parser: Any) -> None:
         nargs="+",
         choices=["gdp", "sampling", "buffers", "seeds"],
         default=[],
-        help="go on with a finding that would be refused; the report says so",
+        metavar="FINDING",
+        help="go on with a finding that would be refused, and say so: gdp, sampling, buffers, seeds",
     )
 
 
@@ -545,7 +549,12 @@ def _model(path: Path, build: str | None) -> Any:
 
     if build is None:
         try:
-            return torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*torch.jit.load.* is deprecated")
+                script = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+            for weight in script.parameters():
+                weight.requires_grad_(False)  # else its copies are not leaves, and nobody could freeze them
+            return script
         except (RuntimeError, ValueError) as error:
             cure = f"Weights need --build MODULE:FUNCTION. {_one_line(error)[:80]}"
             raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
@@ -595,7 +604,6 @@ def _student_parser(parser: Any) -> None:
 
 def _student(chosen: Any) -> int:
     import logging
-    import warnings
 
     import lightning as L
     import torch
@@ -671,16 +679,26 @@ def _recipe(name: str, arguments: list[str]) -> int:
             f"{name} needs the source tree, which is not part of an installation: run it in a clone of the repository"
         )
     sys.path.insert(0, str(root))
-    run = importlib.import_module(module).main
+    recipe = importlib.import_module(module)
+    run, asked = recipe.main, [argument for argument in arguments if argument != "--json"]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            names = getattr(recipe.read_arguments(asked), "names", ())
+        except SystemExit as stop:
+            if stop.code:
+                raise _UsageError(_one_line(said.getvalue().rpartition("error: ")[2])) from None
+            return 0
+    for unknown in names:
+        if unknown not in recipe.NAMES:
+            raise InvalidArgument("name", f"one of {', '.join(recipe.NAMES)}", unknown)
     if "--json" not in arguments:
         return int(run(arguments))
-    arguments = [argument for argument in arguments if argument != "--json"]
-    if option in arguments[:-1]:
-        folder = arguments[arguments.index(option) + 1]
+    if option in asked[:-1]:
+        folder = asked[asked.index(option) + 1]
     else:
-        arguments += [option, folder]
+        asked += [option, folder]
     with contextlib.redirect_stdout(sys.stderr):
-        status = int(run(arguments))
+        status = int(run(asked))
     if status == 0:
         found = [Path(folder) / file for file in files] or sorted(Path(folder).glob("*.json"))
         _print_json({file.stem: json.loads(file.read_text(encoding="utf-8")) for file in found})

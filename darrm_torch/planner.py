@@ -361,8 +361,10 @@ def plan(
             "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."
         )
     for name, target in (("label_target", label_target), ("total_target", total_target)):
-        if target is not None and check_target(target).epsilon == 0:
-            raise InvalidArgument(f"{name}.epsilon", "positive", 0.0, "At 0 no label can say anything.")
+        if target is not None:
+            epsilon = getattr(target, "epsilon", target)
+            check_number(f"{name}.epsilon", epsilon, low=0.0, low_open=True, high=math.inf, high_open=True)
+            check_target(target)
     return _solved(
         Plan(
             teachers=count,

@@ -113,7 +113,11 @@ def plot_label_profile(
     reach = outright.epsilon(max(1e-6, 2 * outright.delta(50.0)))
     epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
     one = label_profile(noise.gamma, teachers=noise.teachers, teacher=profile, overlap=overlap)
-    curves = {"one label": one, "one teacher": profile.delta, f"{overlap} teachers, outright": outright.delta}
+    curves: dict[str, Callable[[float], float]] = {
+        "one label": one,
+        "one teacher": profile.delta,
+        f"{overlap} teachers, outright": outright.delta,
+    }
     if overlap == 1:
         curves.pop("1 teachers, outright")
     for (name, curve), look in zip(curves.items(), _looks(), strict=False):

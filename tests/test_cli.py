@@ -1,0 +1,371 @@
+"""The darrm command: what it prints, what it writes, and one line for every mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import darrm_torch as dt
+from darrm_torch import PrivacyGuarantee, cli
+
+PAPER = ["--noise-multiplier", "12", "--sample-rate", str(1 / 35), "--steps", "175"]
+NETS = """
+import torch
+
+def build():
+    return torch.nn.Linear(4, 2)
+
+def number():
+    return 3
+
+def broken():
+    raise RuntimeError("no")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    # Help and bars are as wide as the terminal, whoever runs the tests.
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    assert cli.main(arguments) == status
+    captured = capsys.readouterr()
+    if status:
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert captured.err.startswith("darrm: ")
+        return captured.err
+    return captured.out
+
+
+def darrm(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "darrm_torch.cli", *arguments], capture_output=True, text=True, **options
+    )
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_question_of_a_new_user_is_answered_quickly(folder: Path) -> None:
+    """11 teachers, all see all data, one label at (0.1, 1e-4); the limit is 5 s, imports included."""
+    start = time.perf_counter()
+    told = darrm("plan", "--teachers", "11", "--label-target", "0.1,1e-4")
+    assert time.perf_counter() - start < 5
+    assert told.returncode == 0
+    assert told.stderr == ""
+    assert "Recommendation: optimal majority." in told.stdout
+    assert "the teachers would need to be" in told.stdout
+    with_teachers = darrm("plan", "--teachers", "11", *PAPER, "--label-target", "0.1,1e-4")
+    assert "Recommendation: DaRRM, whole profile." in with_teachers.stdout
+    for text in (told.stdout, with_teachers.stdout):
+        assert max(map(len, text.splitlines())) < 80
+        assert "\x1b" not in text
+
+
+def test_plan_imports_no_torch(folder: Path) -> None:
+    code = (
+        "import sys; from darrm_torch import cli; "
+        "light = 'scipy' in sys.modules; "
+        "cli.main(['plan', '--teachers', '3', '--teacher', '0.1', '--label-target', '0.1']); "
+        "print(light, 'torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "False False"
+
+
+def test_plan_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--overlap", "2", "--labels", "9", "--label-target", "0.2,1e-4", "--total-target", "0.3,1e-4",
+                 "--prior", "shared:0.5,1")  # fmt: skip
+    told = json.loads(said(capsys, "plan", "--teachers", "5", "--teacher", "0.1,1e-5", *arguments, "--json"))
+    expected = dt.plan(
+        teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-5), overlap=2, labels=9,
+        label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4), total_target=PrivacyGuarantee(epsilon=0.3, delta=1e-4),
+        prior=dt.SharedVotes(low=0.5, high=1.0),
+    )  # fmt: skip
+    assert told | expected.to_dict() == told
+    assert (told["costs"], told["teachers_needed"]) == (None, None)
+
+
+def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ("plan", "--teachers", "5", "--teacher", "0.1", "--label-target", "0.1", "--agreement", "0.9")
+    text = said(capsys, *arguments, "--plot", "plan.png")
+    assert "What an agreement of 0.9 costs" in text
+    assert "the teachers would need" in text
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads(said(capsys, *arguments, "--json"))
+    assert told["costs"]["DaRRM, one point"] < told["costs"]["optimal majority"]
+    assert told["teachers_needed"]["agreement"] == 0.9
+
+
+def test_options_can_come_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "plan.yaml").write_text("teachers: 3\nteacher: '0.1'\nlabel_target: '0.3,1e-4'\n")
+    assert "Recommendation: noise-free majority" in said(capsys, "plan", "--config", "plan.yaml")
+
+
+# --- noise, verify ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("--teacher", "0.1,1e-5", "--target", "0.3,1e-4"), "label"),
+        ((*PAPER, "--target", "0.1,1e-4", "--overlap", "2"), "label"),
+        (("--allowance", "2.5"), "self-bounding"),
+    ],
+)
+def test_noise_is_written_and_proven_again(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    told = said(capsys, "noise", "--teachers", "5", *arguments, "--out", "noise.json", "--plot", "noise.svg")
+    assert told.startswith("Proven: ")
+    assert max(map(len, told.splitlines())) < 80
+    assert "<svg" in (folder / "noise.svg").read_text()
+    assert dt.NoiseFunction.from_json((folder / "noise.json").read_text()).teachers == 5
+    assert said(capsys, "verify", "noise.json") == told
+    assert json.loads(said(capsys, "verify", "noise.json", "--json"))["kind"] == kind
+    assert sorted(path.name for path in folder.iterdir()) == ["noise.json", "noise.svg"]
+
+
+def test_noise_without_a_file_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "noise", "--teachers", "3", "--allowance", "1")
+    assert dt.NoiseFunction.from_json(text) == dt.self_bounding_noise(teachers=3, allowance=1)
+
+
+def test_a_changed_noise_function_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "noise", "--teachers", "3", "--teacher", "0.1", "--target", "0.1", "--out", "noise.json")
+    plain = json.loads((folder / "noise.json").read_text())
+    plain["gamma"] = [1.0] * 4
+    (folder / "noise.json").write_text(json.dumps(plain))
+    assert "one label is not (0.1, 0)-DP" in said(capsys, "verify", "noise.json", status=1)
+    plain["certificate"] = None
+    (folder / "noise.json").write_text(json.dumps(plain))
+    assert "no certificate" in said(capsys, "verify", "noise.json", status=1)
+
+
+# --- teachers, label, student -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three teachers' files as Opacus writes them, inputs, and a module that builds the network."""
+    import torch
+
+    (folder / "nets_of_a_user.py").write_text(NETS)
+    monkeypatch.delitem(sys.modules, "nets_of_a_user", raising=False)
+    for number in range(3):
+        torch.manual_seed(number)
+        network = torch.nn.Linear(4, 2)
+        history = {"history": [(4.0, 0.1, 10)], "mechanism": "prv"}
+        state = {f"_module.{name}": value for name, value in network.state_dict().items()}
+        torch.save({"module_state_dict": state, "privacy_accountant_state_dict": history}, f"teacher-{number}.pt")
+    np.save("x.npy", np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
+    return folder
+
+
+MODELS = ("teacher-0.pt", "teacher-1.pt", "teacher-2.pt")
+LABEL = ("label", "--inputs", "x.npy", "--models", *MODELS, "--build", "nets_of_a_user:build", "--delta", "1e-4",
+         "--allowance", "1", "--ledger", "labels.sqlite", "--out", "y.npy")  # fmt: skip
+
+
+def test_teachers_are_read(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for sources in (MODELS, (".",)):
+        text = said(capsys, "teachers", *sources, "--delta", "1e-4")
+        assert len(re.findall(r"teacher-\d.pt +0\.\d+ +0\.\d+ +0\.\d+   assumed", text)) == 3
+        assert max(map(len, text.splitlines())) < 80
+        told = json.loads(said(capsys, "teachers", *sources, "--delta", "1e-4", "--json"))
+        assert [one["history"] for one in told] == [[[4.0, 0.1, 10]]] * 3
+        assert dt.PrivacyProfile.from_dict(told[0]["profile"]).epsilon(1e-4) == told[0]["epsilon"]
+    text = said(capsys, "plan", "--teachers", "3", "--teachers-folder", ".", "--label-target", "0.5,1e-4")
+    assert "Recommendation: noise-free majority" in text
+
+
+def test_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    report = said(capsys, *LABEL)
+    assert "Released: 30 labels, by DaRRM from 3 teachers" in report
+    labels = np.load("y.npy")
+    assert labels.shape == (30,)
+    assert set(labels) <= {0, 1}
+    again = json.loads(said(capsys, *LABEL[:-1], "again.pt", "--json"))
+    assert again["labels"] == 30  # asked again, they are free and the same
+    assert np.array_equal(torch.load("again.pt", weights_only=True).numpy(), labels)
+    told = json.loads(
+        said(capsys, "student", "--inputs", "x.npy", "--labels", "y.npy", "--build", "nets_of_a_user:build",
+             "--out", "student.pt", "--epochs", "2", "--test-inputs", "x.npy", "--test-labels", "y.npy", "--json")
+    )  # fmt: skip
+    assert 0 <= told["test_accuracy"] <= 1
+    torch.nn.Linear(4, 2).load_state_dict(torch.load("student.pt", weights_only=True))
+
+
+def test_torchscript_models_with_their_accountants(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Torch's own word about TorchScript's future
+        for number in range(3):
+            torch.jit.script(torch.nn.Linear(4, 2)).save(f"script-{number}.pt")
+    scripts = [f"script-{number}.pt" for number in range(3)]
+    arguments = ("label", "--inputs", "x.npy", "--models", *scripts, "--delta", "1e-4", "--allowance", "1",
+                 "--ledger", "l.sqlite", "--out", "y.npy")  # fmt: skip
+    assert "--accountants must be given" in said(capsys, *arguments, status=2)
+    assert "30 labels" in said(capsys, *arguments, "--accountants", *MODELS)
+
+
+def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "over the budget" in said(capsys, *LABEL, "--budget", "0.01,1e-4", status=1)
+    assert not [path for path in trained.iterdir() if "y" in path.stem and path.suffix == ".npy"]
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+PLAN = ("plan", "--teachers", "11", "--label-target")
+MISTAKES = [
+    ((), "--help"),
+    (("pln",), "did you mean plan?"),
+    (("plan", "--teachrs", "11"), "did you mean --teachers?"),
+    (("plan", "--label-target", "0.1"), "missing --teachers"),
+    (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
+    (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
+    (("plan", "--teachers", "11"), "--label-target must be given"),
+    ((*PLAN, "little"), "--label-target: must be EPSILON,DELTA such as 0.1,1e-4"),
+    ((*PLAN, "0.1,2"), "delta must be a number in [0, 1], got 2.0"),
+    ((*PLAN, "inf,1e-5"), "--label-target.epsilon must be"),
+    ((*PLAN, "0"), "--label-target.epsilon must be"),
+    ((*PLAN, "nan"), "epsilon must be"),
+    ((*PLAN, "0.1", "--overlap", "12"), "--overlap must be an integer in [1, 11]"),
+    ((*PLAN, "0.1", "--steps", "10"), "no --noise-multiplier, --sample-rate"),
+    ((*PLAN, "0.1", "--teacher", "1", *PAPER), "--teacher must be given once"),
+    ((*PLAN, "0.1", "--noise-multiplier", "twelve"), "--noise-multiplier must be a number, got 'twelve'"),
+    ((*PLAN, "0.1", "--prior", "uniform"), "--prior: must be independent:MEAN"),
+    ((*PLAN, "0.1", "--agreement", "95"), "--agreement must be a number in (0, 1]"),
+    ((*PLAN, "0.1", "--config", "nowhere.yaml"), "nowhere.yaml"),
+    (("noise", "--teachers", "3"), "--target must be given, or else --allowance"),
+    (("noise", "--teachers", "3", "--target", "0.1"), "--teacher must be given"),
+    (("noise", "--teachers", "3", "--allowance", "-1"), "--allowance must be a number in (0, inf)"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--shape", "fre"), "did you mean free?"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--out", "no/such/folder.json"), "--out must be a file in"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--plot", "a.xyz"), "--plot must be a file that ends in"),
+    (("verify",), "missing file (see darrm verify --help)"),
+    (("verify", "nothing.json"), "'nothing.json'"),
+    (("verify", "x.npy"), "text file that can be read"),
+    (("verify", "nets_of_a_user.py"), "written by to_json"),
+    (("teachers", "nothing.pt"), "'nothing.pt'. Check the spelling."),
+    (("teachers", "nets_of_a_user.py"), "a readable checkpoint"),
+    (("teachers", "teacher-0.pt", "--delta", "2"), "--delta must be a number in (0, 1)"),
+    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy or .pt file"),
+    ((*LABEL[:-1], "y.csv"), "--out must be a file that ends in .npy or .pt"),
+    ((*LABEL, "--build", "nets_of_a_user"), "--build must be MODULE:FUNCTION"),
+    ((*LABEL, "--build", "no_such_module:build"), "No module named 'no_such_module'"),
+    ((*LABEL, "--build", "nets_of_a_user:number"), "a function that returns a torch.nn.Module"),
+    ((*LABEL, "--build", "nets_of_a_user:broken"), "RuntimeError: no"),
+    ((*LABEL, "--target", "0.1"), "--allowance must be given, or else target, got 'both'"),
+    (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be weights of"),
+    (("student", "--inputs", "x.npy", "--labels", "x.npy", "--build", "nets_of_a_user:build", "--out", "s.pt"),
+     "--labels must be integers, one for each of 30 inputs"),
+    (("demo", "--teachrs", "3"), "unrecognized arguments: --teachrs 3"),
+    (("reproduce", "everything"), "name must be one of simulation"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), MISTAKES, ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else ""
+)
+def test_a_mistake_is_one_line_that_names_it(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    before = sorted(trained.iterdir())
+    message = said(capsys, *arguments, status=2)
+    assert message.startswith("darrm: error: ")
+    assert words in message
+    assert [
+        path
+        for path in trained.iterdir()
+        if path not in before and "sqlite" not in path.name and path.name != "__pycache__"
+    ] == []
+
+
+def test_a_recipe_without_its_source_tree_is_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "__file__", str(folder / "site-packages" / "darrm_torch" / "cli.py"))
+    for name in ("demo", "reproduce"):
+        assert "run it in a clone of the repository" in said(capsys, name, status=2)
+
+
+# --- help, interruption, pipes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [(), *((command[0],) for command in cli._COMMANDS)])
+def test_help_has_an_example_in_80_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    with contextlib.suppress(SystemExit):
+        cli.main([*command, "--help"])
+    text = capsys.readouterr().out
+    assert f"example:\n  darrm {' '.join(command)}" in text
+    assert "--json" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_interrupted_it_leaves_no_half_written_file(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trained / "y.npy").write_bytes(b"what was there before")
+    before = sorted(trained.iterdir())
+
+    def stopped(file: Path, array: object) -> None:
+        Path(file).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", stopped)
+    assert "stopped" in said(capsys, *LABEL, status=130)
+    assert (trained / "y.npy").read_bytes() == b"what was there before"
+    left = {path.name for path in trained.iterdir() if path not in before}
+    assert {name for name in left if "sqlite" not in name} <= {"__pycache__"}
+    monkeypatch.undo()
+    os.chdir(trained)
+    assert "30 labels" in said(capsys, *LABEL)  # what was paid for is there
+
+
+@pytest.mark.slow
+def test_ctrl_c_from_a_terminal(folder: Path) -> None:
+    command = [sys.executable, "-m", "darrm_torch.cli", "plan", "--teachers", "31", *PAPER, "--overlap", "3",
+               "--label-target", "0.1,1e-4", "--agreement", "0.95", "--plot", "plan.png"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, out, error) == (130, "", "darrm: stopped\n")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
+    pipe = f"{sys.executable} -m darrm_torch.cli plan --teachers 3 --teacher 0.1 --label-target 0.1 | head -n 1"
+    told = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("3 teachers")
+    assert told.stderr == ""
+
+
+def test_the_command_is_installed(folder: Path) -> None:
+    told = subprocess.run([Path(sys.executable).parent / "darrm", "verify", "x"], capture_output=True, text=True)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("darrm: error: file must be")

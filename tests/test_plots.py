@@ -1,0 +1,97 @@
+"""Figures: what is drawn is what was computed; every axis says what it is."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import darrm_torch as dt
+from darrm_torch import InvalidArgument, PrivacyGuarantee
+from darrm_torch.plots import plot_frontier, plot_label_profile, plot_ledger, plot_noise
+
+pytest.importorskip("matplotlib")
+
+TEACHER = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+TARGET = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
+
+
+def rendered(axes: object) -> None:
+    picture = io.BytesIO()
+    axes.figure.savefig(picture, format="png")
+    assert picture.getvalue().startswith(b"\x89PNG")
+    assert axes.get_xlabel()
+    assert axes.get_ylabel()
+
+
+def test_noise_is_drawn_with_its_proof() -> None:
+    noise = dt.optimize_noise(teachers=5, teacher=TEACHER, target=TARGET)
+    axes = plot_noise(noise)
+    rendered(axes)
+    (line,) = axes.get_lines()
+    assert np.array_equal(line.get_ydata(), noise.gamma)
+    assert f"one label is {TARGET}" in axes.get_title()
+    assert f"margin {noise.certificate.margin:.1e}" in axes.get_title()
+    assert "m = 2" in plot_noise(dt.self_bounding_noise(teachers=5, allowance=2)).get_title()
+    assert "nothing is proven" in plot_noise(dt.subsampling_noise(teachers=5, allowance=1)).get_title()
+
+
+def test_profile_of_a_label_lies_below_that_of_all_teachers() -> None:
+    noise = dt.optimize_noise(teachers=5, teacher=TEACHER, target=TARGET)
+    axes = plot_label_profile(noise, TEACHER, points=9)
+    rendered(axes)
+    lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    assert set(lines) == {"one label", "one teacher", "5 teachers, outright", "target of one label"}
+    one, outright = np.nan_to_num(lines["one label"]), np.nan_to_num(lines["5 teachers, outright"])
+    assert np.all(one <= outright + 1e-9)
+    assert lines["one label"][0] == dt.label_profile(noise.gamma, teachers=5, teacher=TEACHER)(0.0)
+    with pytest.raises(InvalidArgument, match="teacher"):
+        plot_label_profile(noise, dt.PrivacyProfile.non_private())
+
+
+def test_frontier_rises_with_epsilon() -> None:
+    plan = dt.plan(teachers=5, teacher=TEACHER, label_target=TARGET)
+    seen: list[float] = []
+    axes = plot_frontier(plan, [0.1, 0.2, 0.4], each=seen.append)
+    rendered(axes)
+    assert seen == pytest.approx([0.1, 0.2, 0.4])
+    lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    for name in ("DaRRM, one point", "optimal majority *", "self-bounding noise"):
+        assert np.all(np.diff(lines[name]) > 0)
+    best = next(row for row in plan.rows if row.name == "DaRRM, one point")
+    assert lines["DaRRM, one point"][1] == pytest.approx(best.agreement, abs=1e-9)
+
+
+def test_ledger_over_time() -> None:
+    ledger = dt.PrivacyLedger(budget=PrivacyGuarantee(epsilon=1.0), cost=PrivacyGuarantee(epsilon=0.1))
+    with pytest.raises(InvalidArgument, match="empty"):
+        plot_ledger(ledger)
+    for batch in ([b"a"], [b"b", b"c"], [b"c", b"d"]):
+        ledger.answer(batch, lambda new: [0] * len(new))
+    axes = plot_ledger(ledger, cost=lambda n: PrivacyGuarantee(epsilon=n / 10))
+    rendered(axes)
+    assert list(axes.get_lines()[0].get_ydata()) == [0, 1, 3, 4]
+    right = axes.figure.axes[1]
+    assert list(right.get_lines()[0].get_ydata()) == pytest.approx([0, 0.1, 0.3, 0.4])
+    assert "nats" in right.get_ylabel()
+
+
+def test_axes_of_the_caller_are_used() -> None:
+    from matplotlib.figure import Figure
+
+    mine = Figure().subplots()
+    assert plot_noise(dt.self_bounding_noise(teachers=3, allowance=1), axes=mine) is mine
+
+
+def test_nothing_global_is_touched(tmp_path: Path) -> None:
+    code = (
+        "import sys, darrm_torch as dt; "
+        f"dt.plot_noise(dt.self_bounding_noise(teachers=3, allowance=1)).figure.savefig({str(tmp_path / 'a.png')!r}); "
+        "print('matplotlib.pyplot' in sys.modules, 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "False"]
