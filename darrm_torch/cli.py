@@ -259,7 +259,8 @@ def _plan(chosen: Any) -> int:
         with _bar(9, "costs") as bar:
             costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
     if chosen.agreement is not None or not answer.teacher.is_private:
-        needed = answer.teachers_needed(chosen.agreement or 0.95)
+        with _bar(22, "teachers") as bar:
+            needed = answer.teachers_needed(0.95 if chosen.agreement is None else chosen.agreement, each=bar.update)
     if chosen.plot is not None:
         from .plots import plot_frontier
 

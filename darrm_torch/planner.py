@@ -48,6 +48,7 @@ class Strategy:
             tie, any label is); None without a mechanism.
         meets: whether it keeps every target.
         reason: why it wins, loses or fails.
+        use: how to make it, in Python (``dt`` is this package); empty without a mechanism.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Strategy:
     agreement: float | None
     meets: bool
     reason: str
+    use: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -72,6 +74,7 @@ class Strategy:
             "label": None if self.label is None else self.label.to_dict(),
             "total": None if self.total is None else self.total.to_dict(),
             "reason": self.reason,
+            "use": self.use,
         }
 
 
@@ -168,12 +171,16 @@ class Plan:
                 found.append((name, cost))
         return tuple(sorted(found, key=lambda pair: pair[1]))
 
-    def teachers_needed(self, agreement: float) -> TeachersNeeded:
+    def teachers_needed(self, agreement: float, *, each: Callable[[], None] = lambda: None) -> TeachersNeeded:
         """What the teachers would have to be, all else as asked, for a strategy that rests on them to agree so often.
 
         Teachers of one DP-SGD run: the least noise multiplier, and the most steps, to about one percent, and up to 16
         times what they have. Others: the largest epsilon of each,
         at the delta that they have, or, for teachers without privacy, at the K-th part of the targets' smallest delta.
+
+        Args:
+            agreement: in (0, 1].
+            each: told when one kind of teachers was tried, of about twenty.
 
         Raises:
             InvalidArgument: an agreement out of range.
@@ -181,6 +188,7 @@ class Plan:
         wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
 
         def enough(profile: PrivacyProfile) -> bool:
+            each()
             asked = replace(self, teacher=profile)
             families = (_noise_free, _bounded, _fixed_point, _whole_profile)  # the quick ones first
             return any(_agrees(row, wanted) for build in families for row in build(asked))
@@ -258,6 +266,7 @@ class Plan:
             lines.append(_wrapped("Recommendation: none of these keeps the target. Reasons:"))
         else:
             lines.append(_wrapped(f"Recommendation: {self.best.name}. {self.best.reason}"))
+            lines.append(_wrapped(f"In Python: {self.best.use}"))
             if (self.best.agreement or 0.0) < _POOR:
                 lines.append(
                     _wrapped(
@@ -400,6 +409,9 @@ def _solved(asked: Plan) -> Plan:
         reason = row.reason
         if row is best and row.meets and second is not None:
             reason += f" Next best: {second.name}, {_floor(second.agreement or 0):.3f}."
+            free = next((one for one in order if one.name == "noise-free majority" and not one.meets), None)
+            if free is not None and free.total is not None and math.isfinite(free.total.epsilon):
+                reason += f" Without noise all teachers would cost {free.total.guarantee}."
         elif row.meets and row is not best and row.agreement is not None and best.agreement is not None:
             less = best.agreement - row.agreement
             reason += (
@@ -414,6 +426,7 @@ def _solved(asked: Plan) -> Plan:
 # --- the strategies: each as strong as the targets allow ------------------------------------------------------------
 
 _Family = Callable[[Plan], "list[Strategy]"]
+_Build = Callable[[], "tuple[Mechanism, str, str]"]  # with the reason, and how to make it
 
 
 def _noise_free(asked: Plan) -> list[Strategy]:
@@ -421,7 +434,7 @@ def _noise_free(asked: Plan) -> list[Strategy]:
 
     def released(count: int) -> Strategy:
         voters = NoiseFreeMajority(classes=2, teachers=count)
-        row = _judged(asked, "noise-free majority", voters, "", voters=count)
+        row = _judged(asked, "noise-free majority", voters, "", "dt.NoiseFreeMajority(classes=2)", voters=count)
         assert row.label is not None
         assert row.total is not None
         touched = min(asked.overlap, count)
@@ -465,7 +478,7 @@ def _whole_profile(asked: Plan) -> list[Strategy]:
 def _certified(asked: Plan, name: str, points: tuple[PrivacyGuarantee, ...]) -> list[Strategy]:
     """The optimum for one label."""
 
-    def build() -> tuple[Mechanism, str]:
+    def build() -> tuple[Mechanism, str, str]:
         noise = optimize_noise(
             teachers=asked.teachers,
             teacher=points,
@@ -474,22 +487,37 @@ def _certified(asked: Plan, name: str, points: tuple[PrivacyGuarantee, ...]) -> 
             prior=asked.prior,
         )
         told = noise.gamma[asked.teachers // 2 + 1 :]
-        return DaRRM(noise), (
+        words = (
             f"The best noise for one label, certified for teachers that are {points[0]}"
             + (f" and {len(points) - 1} more points of their profile" if len(points) > 1 else "")
             + f": the majority is told with chance {told.min():.2f} to {told.max():.2f}, else a coin."
         )
+        return DaRRM(noise), words, _optimum(asked, asked._one_label, points)
 
     return [_attempt(asked, name, build, rests_on_teachers=True)]
 
 
+def _optimum(asked: Plan, target: PrivacyGuarantee, points: Iterable[PrivacyGuarantee]) -> str:
+    def written(one: PrivacyGuarantee) -> str:
+        epsilon = repr(one.epsilon) if math.isfinite(one.epsilon) else "math.inf"
+        return f"dt.PrivacyGuarantee(epsilon={epsilon}, delta={one.delta!r})"
+
+    teacher = "".join(f"{written(point)}, " for point in points)
+    prior = "" if asked.prior == IndependentVotes() else f", prior=dt.{asked.prior!r}"
+    return (
+        f"dt.DaRRM(dt.fetch_noise(teachers={asked.teachers}, teacher=({teacher.rstrip()}), target={written(target)}, "
+        f"overlap={asked.overlap}{prior}))"
+    )
+
+
 def _bounded(asked: Plan) -> list[Strategy]:
-    def build() -> tuple[Mechanism, str]:
+    def build() -> tuple[Mechanism, str, str]:
         m = _allowance(asked)
         if not m:
             raise InvalidArgument("m", "positive", m, _NO_DELTA)
         noise = self_bounding_noise(teachers=asked.teachers, allowance=m, overlap=asked.overlap)
-        return DaRRM(noise), f"Labels add up, each costs m = {m:.3g} teachers."
+        use = f"dt.DaRRM(dt.self_bounding_noise(teachers={asked.teachers}, allowance={m!r}, overlap={asked.overlap}))"
+        return DaRRM(noise), f"Labels add up, each costs m = {m:.3g} teachers.", use
 
     return [_attempt(asked, "self-bounding noise", build, rests_on_teachers=True)]
 
@@ -497,7 +525,7 @@ def _bounded(asked: Plan) -> list[Strategy]:
 def _subsampling(asked: Plan) -> list[Strategy]:
     """The largest odd sample whose labels add up to within the targets."""
 
-    def build() -> tuple[Mechanism, str]:
+    def build() -> tuple[Mechanism, str, str]:
         m = _allowance(asked)
 
         def mechanism(sample: int) -> DaRRM:
@@ -510,31 +538,35 @@ def _subsampling(asked: Plan) -> list[Strategy]:
         if not largest:
             raise InvalidArgument("sample", "one teacher or more", 0, f"One vote already costs more than m = {m:.3g}.")
         sample = 2 * largest - 1
-        return mechanism(sample), f"The majority of {sample} teacher{'s' * (sample > 1)} drawn anew for each label."
+        made = f"dt.subsampling_noise(teachers={asked.teachers}, allowance={sample})"
+        words = f"The majority of {sample} teacher{'s' * (sample > 1)} drawn anew for each label."
+        return mechanism(sample), words, f"dt.DaRRM({made}, uncertified=True)"
 
     return [_attempt(asked, "subsampling", build, rests_on_teachers=True)]
 
 
 def _optimal_coins(asked: Plan) -> list[Strategy]:
-    def build() -> tuple[Mechanism, str]:
+    def build() -> tuple[Mechanism, str, str]:
         target = asked._one_label
         if asked.labels > 1 and asked.total_target is not None:
             target = PrivacyGuarantee(epsilon=_largest_epsilon(asked, lambda e: _PureLabel(e), target.epsilon))
         noise = optimize_noise(
             teachers=asked.teachers, teacher=_WITHOUT, target=target, overlap=asked.overlap, prior=asked.prior
         )
-        return DaRRM(noise), f"The best majority for votes without privacy: each label is {target} by coins alone."
+        words = f"The best majority for votes without privacy: each label is {target} by coins alone."
+        return DaRRM(noise), words, _optimum(asked, target, (_WITHOUT,))
 
     return [_attempt(asked, "optimal majority", build)]
 
 
 def _selection(name: str, kind: type[PermuteAndFlip] | type[ExponentialMechanism]) -> _Family:
     def family(asked: Plan) -> list[Strategy]:
-        def build() -> tuple[Mechanism, str]:
+        def build() -> tuple[Mechanism, str, str]:
             high = min(max(target.epsilon for target in asked.targets), asked.overlap * 2.0**10)
             epsilon = _largest_epsilon(asked, lambda e: kind(epsilon=e, overlap=asked.overlap), high)
             mechanism = kind(epsilon=epsilon, overlap=asked.overlap, teachers=asked.teachers)
-            return mechanism, f"Each label is ({shown(epsilon)}, 0)-DP by coins alone; made for any number of classes."
+            words = f"Each label is ({shown(epsilon)}, 0)-DP by coins alone; made for any number of classes."
+            return mechanism, words, f"dt.{kind.__name__}(epsilon={epsilon!r}, overlap={asked.overlap})"
 
         return [_attempt(asked, name, build)]
 
@@ -542,16 +574,17 @@ def _selection(name: str, kind: type[PermuteAndFlip] | type[ExponentialMechanism
 
 
 def _gaussian(asked: Plan) -> list[Strategy]:
-    def build() -> tuple[Mechanism, str]:
+    def build() -> tuple[Mechanism, str, str]:
         calibrated = [
             GNMax.calibrated(target, labels=count, overlap=asked.overlap, teachers=asked.teachers)
             for count, target in asked._priced
         ]
         mechanism = max(calibrated, key=lambda one: one.sigma)
-        return mechanism, (
+        words = (
             f"Gaussian noise of {mechanism.sigma:.3g} votes on each count hides the {asked.overlap} that one record "
             "can change."
         )
+        return mechanism, words, f"dt.GNMax(sigma={mechanism.sigma!r}, overlap={asked.overlap})"
 
     return [_attempt(asked, "GNMax", build)]
 
@@ -572,15 +605,13 @@ _FAMILIES: dict[str, _Family] = {
 _NO_DELTA = "The teachers promise nothing at so small a delta."
 
 
-def _attempt(
-    asked: Plan, name: str, build: Callable[[], tuple[Mechanism, str]], *, rests_on_teachers: bool = False
-) -> Strategy:
+def _attempt(asked: Plan, name: str, build: _Build, *, rests_on_teachers: bool = False) -> Strategy:
     """What ``build`` makes, judged; or why it cannot."""
     reason = "The teachers promise nothing that it could build on."
     if asked.teacher.is_private or not rests_on_teachers:
         try:
-            mechanism, words = build()
-            return _judged(asked, name, mechanism, words, own_coins=not rests_on_teachers)
+            mechanism, words, use = build()
+            return _judged(asked, name, mechanism, words, use, own_coins=not rests_on_teachers)
         except DarrmError as error:
             reason = f"Not possible: {error}"
     return Strategy(
@@ -597,7 +628,14 @@ def _attempt(
 
 
 def _judged(
-    asked: Plan, name: str, mechanism: Mechanism, words: str, *, voters: int | None = None, own_coins: bool = False
+    asked: Plan,
+    name: str,
+    mechanism: Mechanism,
+    words: str,
+    use: str,
+    *,
+    voters: int | None = None,
+    own_coins: bool = False,
 ) -> Strategy:
     count = asked.teachers if voters is None else voters
     teacher = PrivacyProfile.non_private() if own_coins else asked.teacher
@@ -626,6 +664,7 @@ def _judged(
         agreement=_agreement(mechanism, asked.teachers, count, asked.prior),
         meets=not over,
         reason=f"{words} It fails for {' And for '.join(over)}" if over else words,
+        use=use,
     )
 
 
@@ -746,4 +785,4 @@ def _pair(target: PrivacyGuarantee | None) -> list[float] | None:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ")
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,6 +182,22 @@ def test_whatever_is_asked_rows_keep_what_they_say(
         assert row.meets == (row.total.epsilon <= epsilon)
         if teachers <= 5:
             assert row.agreement == pytest.approx(agreement_by_enumeration(row, teachers, mean), abs=1e-9)
+
+
+@pytest.mark.parametrize("labels", [1, 5])
+def test_each_strategy_is_made_as_it_says(labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
+    prior = dt.SharedVotes(low=0.6, high=0.9)
+    answer = dt.plan(teachers=5, teacher=PAPER, overlap=2, labels=labels, total_target=target, prior=prior)
+    made = 0
+    for row in answer.rows:
+        if row.mechanism is not None and row.voters == 5:
+            again = eval(row.use, {"dt": dt, "math": math})
+            counts = np.array([[5 - ones, ones] for ones in range(6)])
+            assert np.array_equal(again.label_probabilities(counts), row.mechanism.label_probabilities(counts))
+            made += 1
+    assert made >= 8
 
 
 def test_even_numbers_of_teachers_count_a_tie_as_agreement() -> None:
