@@ -201,7 +201,7 @@ def _print_json(value: Any) -> None:
 def _bar(total: int, what: str) -> Any:
     from tqdm.auto import tqdm
 
-    return tqdm(total=total, desc=what, leave=False, dynamic_ncols=True, disable=None, file=sys.stderr)
+    return tqdm(total=total, desc=what, leave=False, delay=1, dynamic_ncols=True, disable=None)
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -245,15 +245,18 @@ def _plan(chosen: Any) -> int:
     from .guarantees import shown
     from .planner import plan
 
-    answer = plan(
-        teachers=chosen.teachers,
-        teacher=_teacher(chosen),
-        overlap=chosen.overlap,
-        labels=chosen.labels,
-        label_target=None if chosen.label_target is None else _read_guarantee(chosen.label_target),
-        total_target=None if chosen.total_target is None else _read_guarantee(chosen.total_target),
-        prior=_read_prior(chosen.prior),
-    )
+    teacher = _teacher(chosen)
+    with _bar(9, "strategies") as bar:
+        answer = plan(
+            teachers=chosen.teachers,
+            teacher=teacher,
+            overlap=chosen.overlap,
+            labels=chosen.labels,
+            label_target=None if chosen.label_target is None else _read_guarantee(chosen.label_target),
+            total_target=None if chosen.total_target is None else _read_guarantee(chosen.total_target),
+            prior=_read_prior(chosen.prior),
+            each=lambda name: bar.update(),
+        )
     costs, needed = None, None
     if chosen.agreement is not None:
         with _bar(9, "costs") as bar:

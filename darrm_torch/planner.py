@@ -18,8 +18,8 @@ from .certificate import check_overlap, check_target
 from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .mechanisms import DaRRM, ExponentialMechanism, GNMax, Mechanism, NoiseFreeMajority, PermuteAndFlip
-from .noise import self_bounding_noise, subsampling_noise
-from .priors import IndependentVotes, Prior, check_prior
+from .noise import NoiseFunction, self_bounding_noise, subsampling_noise
+from .priors import IndependentVotes, Prior, SharedVotes, check_prior, majority_lead
 from .program import optimize_noise
 from .regions import Region
 from .totals import TotalPrivacy, total_privacy
@@ -343,6 +343,7 @@ def plan(
     label_target: PrivacyGuarantee | None = None,
     total_target: PrivacyGuarantee | None = None,
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
+    each: Callable[[str], None] = lambda name: None,
 ) -> Plan:
     """Every strategy for a budget, for two classes: what is proven of it, how often it tells the majority, and why.
 
@@ -355,6 +356,7 @@ def plan(
         label_target: what each label must keep by itself.
         total_target: what all labels together must keep. One of the two targets is needed.
         prior: how the teachers are believed to vote; from public knowledge.
+        each: told the name of each of the nine kinds of strategies when it is done.
 
     Raises:
         InvalidArgument: bad input, or no target.
@@ -383,7 +385,8 @@ def plan(
             label_target=label_target,
             total_target=total_target,
             prior=check_prior(prior),
-        )
+        ),
+        each,
     )
 
 
@@ -400,8 +403,11 @@ def _profile(teacher: Any, count: int) -> PrivacyProfile:
     return PrivacyProfile.weakest(profiles)
 
 
-def _solved(asked: Plan) -> Plan:
-    rows = [row for build in _FAMILIES.values() for row in build(asked)]
+def _solved(asked: Plan, each: Callable[[str], None] = lambda name: None) -> Plan:
+    rows = []
+    for kind, build in _FAMILIES.items():
+        rows += build(asked)
+        each(kind)
     order = sorted(rows, key=lambda row: (not row.meets, row.agreement is None, -round(row.agreement or 0.0, 3)))
     best, second = order[0], next((row for row in order[1:] if row.meets), None)
     ranked = []
@@ -440,15 +446,18 @@ def _noise_free(asked: Plan) -> list[Strategy]:
         touched = min(asked.overlap, count)
         what = "the one teacher" if touched == 1 else f"the {touched} teachers"
         bound = row.label if asked.label_target and row.label.epsilon > asked.label_target.epsilon else row.total
-        cost = f"publishing {what} that a record can touch costs {bound.guarantee}"
+        outright = bound.route.name.startswith("teachers")
+        way = f"publishing {what} that a record can touch costs" if outright else "by majority alone the labels cost"
+        cost = f"{way} {bound.guarantee}"
         if row.meets:
-            why = f"No noise is needed: {cost}, within the target, and no more however many labels are asked."
-        else:
-            why = (
-                f"Too dear: {cost}."
-                if asked.teacher.is_private
-                else "The teachers promise nothing, so noise is needed."
+            why = f"No noise is needed: {cost}, within the target" + outright * (
+                ", and no more however many labels are asked"
             )
+        elif asked.teacher.is_private:
+            why = f"Too dear: {cost}"
+        else:
+            why = "The teachers promise nothing, so noise is needed"
+        why += "."
         if count == asked.teachers:
             return replace(row, reason=why)
         return replace(
@@ -479,13 +488,7 @@ def _certified(asked: Plan, name: str, points: tuple[PrivacyGuarantee, ...]) -> 
     """The optimum for one label."""
 
     def build() -> tuple[Mechanism, str, str]:
-        noise = optimize_noise(
-            teachers=asked.teachers,
-            teacher=points,
-            target=asked._one_label,
-            overlap=asked.overlap,
-            prior=asked.prior,
-        )
+        noise = _solve(asked, asked._one_label, points)
         told = noise.gamma[asked.teachers // 2 + 1 :]
         words = (
             f"The best noise for one label, certified for teachers that are {points[0]}"
@@ -497,16 +500,43 @@ def _certified(asked: Plan, name: str, points: tuple[PrivacyGuarantee, ...]) -> 
     return [_attempt(asked, name, build, rests_on_teachers=True)]
 
 
+def _solve(asked: Plan, target: PrivacyGuarantee, points: tuple[PrivacyGuarantee, ...]) -> NoiseFunction:
+    prior, objective = _goal(asked)
+    return optimize_noise(
+        teachers=asked.teachers,
+        teacher=points,
+        target=target,
+        overlap=asked.overlap,
+        prior=prior,
+        objective=objective,
+    )
+
+
+def _goal(asked: Plan) -> tuple[Prior, str]:
+    """The prior and the objective of the search: the paper's, but where a prior favours no class that says nothing."""
+    law = asked.prior.law(asked.teachers)
+    if np.abs(majority_lead(law)).max() > 1e-9 * law.max():
+        return asked.prior, "surrogate"
+    # What is sampled takes long; all of these treat the classes alike.
+    return SharedVotes(low=0.0, high=1.0) if isinstance(
+        asked.prior, IndependentVotes
+    ) else asked.prior, "expected_error"
+
+
 def _optimum(asked: Plan, target: PrivacyGuarantee, points: Iterable[PrivacyGuarantee]) -> str:
+    """:func:`_solve` as it is written."""
+
     def written(one: PrivacyGuarantee) -> str:
         epsilon = repr(one.epsilon) if math.isfinite(one.epsilon) else "math.inf"
         return f"dt.PrivacyGuarantee(epsilon={epsilon}, delta={one.delta!r})"
 
     teacher = "".join(f"{written(point)}, " for point in points)
-    prior = "" if asked.prior == IndependentVotes() else f", prior=dt.{asked.prior!r}"
+    goal, wanted = _goal(asked)
+    prior = "" if goal == IndependentVotes() else f", prior=dt.{goal!r}"
+    objective = "" if wanted == "surrogate" else f', objective="{wanted}"'
     return (
         f"dt.DaRRM(dt.fetch_noise(teachers={asked.teachers}, teacher=({teacher.rstrip()}), target={written(target)}, "
-        f"overlap={asked.overlap}{prior}))"
+        f"overlap={asked.overlap}{prior}{objective}))"
     )
 
 
@@ -550,9 +580,7 @@ def _optimal_coins(asked: Plan) -> list[Strategy]:
         target = asked._one_label
         if asked.labels > 1 and asked.total_target is not None:
             target = PrivacyGuarantee(epsilon=_largest_epsilon(asked, lambda e: _PureLabel(e), target.epsilon))
-        noise = optimize_noise(
-            teachers=asked.teachers, teacher=_WITHOUT, target=target, overlap=asked.overlap, prior=asked.prior
-        )
+        noise = _solve(asked, target, (_WITHOUT,))
         words = f"The best majority for votes without privacy: each label is {target} by coins alone."
         return DaRRM(noise), words, _optimum(asked, target, (_WITHOUT,))
 

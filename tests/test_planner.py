@@ -208,6 +208,19 @@ def test_even_numbers_of_teachers_count_a_tie_as_agreement() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "prior", [dt.BetaVotes(a=2.0, b=2.0), dt.SharedVotes(low=0.0, high=1.0), dt.IndependentVotes(mean=0.5)]
+)
+def test_a_prior_that_favours_no_class_has_optima_too(prior: dt.BetaVotes | dt.SharedVotes) -> None:
+    target = PrivacyGuarantee(epsilon=0.15, delta=1e-5)
+    answer = dt.plan(teachers=5, teacher=PrivacyGuarantee(epsilon=0.1), label_target=target, prior=prior)
+    best = row_of(answer, "DaRRM, one point")
+    assert best.meets
+    assert best.agreement > 0.55
+    assert row_of(answer, "optimal majority").agreement > row_of(answer, "permute-and-flip").agreement - 1e-9
+    assert 'objective="expected_error"' in best.use
+
+
 def test_one_profile_for_each_teacher_counts_as_the_weakest() -> None:
     profiles = [PAPER, PrivacyProfile.from_dp_sgd([(10.0, 1 / 35, 175)])]
     target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
