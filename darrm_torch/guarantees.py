@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache, reduce
 from typing import Any
@@ -275,9 +275,10 @@ def shown(bound: float, digits: int = 4) -> str:
     """
     if not math.isfinite(bound) or bound == 0:
         return f"{bound:g}"
-    exact = Decimal(bound) * (1 - Decimal("1e-12"))
-    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
+    with localcontext(Context(prec=40)):  # whatever the caller's own is
+        exact = Decimal(bound) * (1 - Decimal("1e-12"))
+        unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+        return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
 
 
 def round_up(value: Fraction) -> float:
