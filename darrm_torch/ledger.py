@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from .errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
@@ -222,9 +222,9 @@ given out; 0 more labels fit
         )
 
     def close(self) -> None:
-        """Closes the file; the ledger opens it again when it is needed."""
+        """Closes the file; the ledger opens it again when it is needed. One in memory forgets nothing and stays."""
         with self._lock:
-            if self._process == os.getpid():
+            if self._process == os.getpid() and self.path != ":memory:":
                 self._database.close()
                 self._process = -1
 
@@ -260,7 +260,7 @@ given out; 0 more labels fit
             total = cost(labels)
             return total.epsilon <= budget.epsilon and total.delta <= budget.delta
         pairs = ((cost.epsilon, budget.epsilon), (cost.delta, budget.delta))
-        return all(_decimal(one) * labels <= _decimal(most) for one, most in pairs)
+        return all(_times(labels, one) <= _times(1, most) for one, most in pairs)
 
     def _check_budget(self, new: int) -> None:
         budget, total = self.budget, self.count + new
@@ -296,11 +296,10 @@ given out; 0 more labels fit
             self._database = sqlite3.connect(
                 self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
             )
-            self._process = os.getpid()
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
-            self._database.execute("BEGIN IMMEDIATE")
             try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA synchronous=FULL")
+                self._database.execute("BEGIN IMMEDIATE")
                 (application,) = self._database.execute("PRAGMA application_id").fetchone()
                 (tables,) = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
                 if not tables:
@@ -314,12 +313,13 @@ given out; 0 more labels fit
                 (charged,) = self._database.execute("SELECT COALESCE(SUM(labels), 0) FROM charges").fetchone()
                 if health != "ok" or answers != charged:
                     raise LedgerError(f"{self.path} is damaged: {health}, {answers} labels for {charged} charges")
+                self._database.execute("COMMIT")
+                self._file = _file(self.path)
+                self._process = os.getpid()  # only now: what failed is tried again, with all its checks
             except BaseException:
-                self._database.execute("ROLLBACK")
-                self._database.close()
+                self._database.close()  # which rolls back
                 self._process = -1
                 raise
-            self._database.execute("COMMIT")
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -330,8 +330,12 @@ given out; 0 more labels fit
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._reading() as database:
-            database.execute("BEGIN IMMEDIATE")
+            if database.in_transaction:
+                raise LedgerError(f"{self.path} was asked while it is answering: teachers cannot ask for labels")
+            if _file(self.path) != self._file:
+                raise LedgerError(f"{self.path} was moved or replaced while it was open. Nothing was given out")
             try:
+                database.execute("BEGIN IMMEDIATE")
                 yield database
                 database.execute("COMMIT")
             except BaseException:
@@ -355,6 +359,15 @@ def _one_clear_error(path: str) -> Iterator[None]:
         ) from error
 
 
+def _file(path: str) -> tuple[int, int] | None:
+    """Which file this is, not by name; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:
     keys = list(keys)
     if not all(isinstance(key, bytes) and key for key in keys):
@@ -368,13 +381,13 @@ def _total(cost: Cost, labels: int) -> PrivacyGuarantee:
         return PrivacyGuarantee(epsilon=0.0)
     if not isinstance(cost, PrivacyGuarantee):
         return cost(labels)
-    epsilon, delta = (float(_decimal(one) * labels) for one in (cost.epsilon, cost.delta))
+    epsilon, delta = (float(_times(labels, one)) for one in (cost.epsilon, cost.delta))
     return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, delta))
 
 
-def _decimal(number: float) -> Decimal:
-    """The number as it is written; multiples of it by a count are exact."""
-    return Decimal(repr(number))
+def _times(count: int, number: float) -> Fraction | float:
+    """A multiple of the number as it is written, exact in whatever decimal context; infinity stays."""
+    return count * Fraction(repr(number)) if math.isfinite(number) else number
 
 
 def _plain(guarantee: PrivacyGuarantee | None) -> dict[str, float | None] | None:

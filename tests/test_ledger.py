@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import decimal
+import gc
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -20,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import darrm_torch.ledger as ledger_module
 from darrm_torch import BudgetExceeded, InvalidArgument, LedgerError, PrivacyGuarantee, PrivacyLedger
 
 ONE = PrivacyGuarantee(epsilon=0.01, delta=1e-7)
@@ -114,6 +118,36 @@ def test_few_prices_are_asked_for_and_the_limit_is_exact(limit, batches):
     assert len(prices) <= 40
 
 
+def test_budgets_do_not_depend_on_the_decimal_context():
+    with decimal.localcontext(decimal.Context(prec=2)):  # in which 101 times 0.01 is 1.0
+        ledger = PrivacyLedger(budget=FOR_100, cost=ONE)
+        with pytest.raises(BudgetExceeded, match=r"101 labels would cost \(1.01, 1.01e-05\)-DP"):
+            ledger.answer(keys(*range(101)), forbidden)
+        ledger.answer(keys(*range(100)), ones)
+    endless = PrivacyGuarantee(epsilon=math.inf)
+    assert PrivacyLedger(budget=endless, cost=endless).answer(keys(1), ones) == [1]
+    with pytest.raises(BudgetExceeded):
+        PrivacyLedger(budget=FOR_100, cost=endless).answer(keys(1), forbidden)
+
+
+def test_a_price_that_falls_again_is_still_a_bound_for_fewer():
+    """Whoever asked for few labels could have asked for many: a price of many that fits covers the few."""
+
+    def cost(labels):
+        return PrivacyGuarantee(epsilon=5.0 if labels % 7 else 0.5)
+
+    ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=1.0), cost=cost)
+    assert cost(ledger.left(1000)).epsilon == 0.5
+    given = 0
+    for number in range(100):
+        try:
+            given += len(ledger.answer(keys(number), ones))
+        except BudgetExceeded:
+            break
+    assert given == ledger.count
+    assert any(cost(more).epsilon <= 1.0 for more in range(given, 3 * given + 1))
+
+
 @pytest.mark.parametrize("budget", [PrivacyGuarantee(epsilon=1.0), PrivacyGuarantee(epsilon=0.0, delta=1.0)])
 def test_epsilon_and_delta_are_both_limits(budget):
     with pytest.raises(BudgetExceeded):
@@ -166,6 +200,50 @@ def test_whatever_is_asked_the_ledger_is_a_map_within_its_budget(batches, most):
         assert ledger.count == len(model)
 
 
+def test_a_ledger_that_is_asked_while_it_answers_refuses_and_stays_whole():
+    ledger = PrivacyLedger()
+
+    def asks(new):
+        with pytest.raises(LedgerError, match="while it is answering"):
+            ledger.answer(keys(2), forbidden)
+        return ones(new)
+
+    assert ledger.answer(keys(1), asks) == [1]
+    assert (ledger.count, ledger.report()["batches"]) == (1, 1)
+
+
+def test_an_interruption_at_any_moment_leaves_the_ledger_whole(tmp_path):
+    """As by Ctrl-C, at each line that runs between the question and its answer."""
+    ledger, moment, interrupted = PrivacyLedger(tmp_path / "ledger.sqlite"), 0, True
+    while interrupted:
+        moment, interrupted, steps = moment + 1, False, 0
+
+        def trace(frame, event, _, moment=moment):
+            nonlocal steps, interrupted
+            if frame.f_code.co_filename != ledger_module.__file__:
+                return None
+            steps += event == "line"
+            if steps == moment and not interrupted:
+                interrupted = True
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            ledger.answer(keys(moment), ones)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        gc.collect()
+        count = ledger.count
+        assert ledger.answer(keys(moment), ones) == [1]
+        assert ledger.count - count in (0, 1)
+        PrivacyLedger(tmp_path / "ledger.sqlite", timeout=0.05).answer(keys(10_000 + moment), ones)
+    assert moment > 20
+
+
 @pytest.mark.parametrize("bad", [["text"], [b""], [1], [None]])
 def test_keys_are_bytes(bad):
     with pytest.raises(InvalidArgument, match="digest"):
@@ -193,6 +271,43 @@ def test_a_file_remembers_everything(tmp_path):
     assert second.answer(keys(2, 1), forbidden) == [8, 7]
     assert second.spent() == PrivacyGuarantee(epsilon=0.02, delta=2e-7)
     assert first.count == 2  # opens again by itself
+
+
+def test_a_ledger_in_memory_forgets_nothing_when_it_is_closed():
+    ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=0.01), cost=PrivacyGuarantee(epsilon=0.01))
+    ledger.answer(keys(1), lambda new: [7])
+    ledger.close()
+    assert ledger.answer(keys(1), forbidden) == [7]
+    with pytest.raises(BudgetExceeded):
+        ledger.answer(keys(2), forbidden)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_taken_away_is_noticed(tmp_path, replaced):
+    file = tmp_path / "ledger.sqlite"
+    ledger = PrivacyLedger(file)
+    ledger.answer(keys(1), ones)
+    for path in tmp_path.iterdir():
+        path.rename(tmp_path / f"old-{path.name}")
+    if replaced:
+        PrivacyLedger(file).answer(keys(2), ones)
+    with pytest.raises(LedgerError, match="moved or replaced"):
+        ledger.answer(keys(1), forbidden)
+
+
+def test_a_file_that_could_not_be_opened_is_checked_when_it_can(tmp_path):
+    file = tmp_path / "ledger.sqlite"
+    again = pickle.loads(pickle.dumps(PrivacyLedger(file, timeout=0.05)))
+    content = filled(file)
+    file.write_bytes(b"\0" * 100 + content[100:])
+    with pytest.raises(LedgerError):
+        again.answer(keys(1), forbidden)
+    file.write_bytes(content)
+    with sqlite3.connect(file) as database:
+        database.execute("DELETE FROM labels WHERE key = ?", keys(5))
+    database.close()
+    with pytest.raises(LedgerError, match="1999 labels for 2000 charges"):
+        again.answer(keys(1), forbidden)
 
 
 def test_a_ledger_of_others_is_refused(tmp_path):
