@@ -151,6 +151,8 @@ def _teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyPr
     from .opacus import read_privacy
 
     profiles: tuple[PrivacyProfile, ...] = read_privacy(_existing("--teachers-folder", chosen.teachers_folder))
+    if len(profiles) != chosen.teachers:
+        raise InvalidArgument("--teachers", f"{len(profiles)}, as many as are in the folder", chosen.teachers)
     return profiles
 
 
@@ -669,6 +671,19 @@ _RECIPES = {
 }
 
 
+class _Prefixed:
+    """Errors of a recipe, as the command says them."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> Any:
+        return self._stream.write(re.sub(r"\Aerror: ", "darrm: error: ", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def _recipe(name: str, arguments: list[str]) -> int:
     """Runs a recipe of the source tree with its own arguments; with --json its results instead of its tables."""
     module, option, folder, files = _RECIPES[name]
@@ -683,6 +698,7 @@ def _recipe(name: str, arguments: list[str]) -> int:
             f"{name} needs the source tree, which is not part of an installation: run it in a clone of the repository"
         )
     sys.path.insert(0, str(root))
+    errors = _Prefixed(sys.stderr)
     recipe = importlib.import_module(module)
     run, asked = recipe.main, [argument for argument in arguments if argument != "--json"]
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -696,12 +712,13 @@ def _recipe(name: str, arguments: list[str]) -> int:
         if unknown not in recipe.NAMES:
             raise InvalidArgument("name", f"one of {', '.join(recipe.NAMES)}", unknown)
     if "--json" not in arguments:
-        return int(run(arguments))
+        with contextlib.redirect_stderr(errors):
+            return int(run(arguments))
     if option in asked[:-1]:
         folder = asked[asked.index(option) + 1]
     else:
         asked += [option, folder]
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), contextlib.redirect_stderr(errors):
         status = int(run(asked))
     if status == 0:
         found = [Path(folder) / file for file in files] or sorted(Path(folder).glob("*.json"))

@@ -282,7 +282,9 @@ MISTAKES = [
     (("student", "--inputs", "x.npy", "--labels", "x.npy", "--build", "nets_of_a_user:build", "--out", "s.pt"),
      "--labels must be integers, one for each of 30 inputs"),
     (("demo", "--teachrs", "3"), "unrecognized arguments: --teachrs 3"),
+    (("demo", "--limit", "-5"), "limit must be"),
     (("reproduce", "everything"), "name must be one of simulation"),
+    (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"), "--teachers must be 3, as many as"),
 ]  # fmt: skip
 
 
