@@ -8,6 +8,7 @@ import json
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -50,7 +51,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     Raises:
         InvalidArgument: no models, profiles that are not one for each, overlap > K, classes that cannot compete.
-        LedgerError: the ledger was kept for other teachers, another mechanism or other rules.
+        LedgerError: the ledger was kept for other teachers, other promises, another mechanism or other rules.
     """
 
     def __init__(
@@ -89,9 +90,13 @@ class PrivateMajorityEnsemble(nn.Module):
         self._identity = {
             "teachers": weights_digest(self._teachers),
             "mechanism": json.dumps(_numbers_only(mechanism.describe()), sort_keys=True),
+            "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
             "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
         }
-        self.ledger.bind(self._identity, cost=self._cost)
+        price = partial(
+            _price, teachers=self.profiles, overlap=self.overlap, mechanism=mechanism, delta=self.delta
+        )  # which knows no teacher: a ledger may go where they may not
+        self.ledger.bind(self._identity, cost=price)
 
     @classmethod
     def from_opacus(
@@ -215,6 +220,9 @@ class PrivateMajorityEnsemble(nn.Module):
     @torch.no_grad()
     def _votes(self, inputs: Tensor, teachers: Sequence[int]) -> tuple[Tensor, int]:
         """Votes ``(len(teachers), B)``, and how many classes could be voted for."""
+        for module in self._teachers.modules():  # whatever was applied to a parent, or a teacher thinks of eval()
+            if module.training:
+                module.training = False
         together = self._at_once(inputs, teachers)
         if together is not None:
             logits = self._competing("outputs of the teachers", together, (len(teachers), len(inputs)))
@@ -300,9 +308,6 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=self.delta if delta is None else delta,
         )
 
-    def _cost(self, labels: int) -> PrivacyGuarantee:
-        return self.total_privacy(labels=labels).guarantee
-
     def privacy_report(self, *, as_dict: bool = False) -> Any:
         """What was given out, what one label and all labels cost, by which argument, under which assumptions.
 
@@ -314,6 +319,8 @@ class PrivateMajorityEnsemble(nn.Module):
         total = self.total_privacy(labels=given) if given else None
         mechanism = self.mechanism.describe()
         readings = [asdict(profile.reading) for profile in self.profiles if profile.reading is not None]
+        for reading in readings:
+            del reading["digest"]  # a fingerprint of the weights is no label: whoever guesses them could tell
         if as_dict:
             return {
                 "labels": given,
@@ -361,6 +368,10 @@ class PrivateMajorityEnsemble(nn.Module):
                 f"this state_dict belongs to another ensemble (other {', '.join(different)}); its labels would not "
                 "have the guarantee of this one. Build an ensemble from those teachers and their own accountants"
             )
+
+
+def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
+    return total_privacy(labels=labels, **situation).guarantee
 
 
 def _stated_epsilon(profile: PrivacyProfile) -> float:
@@ -416,9 +427,9 @@ def _plain_copy(model: nn.Module) -> nn.Module:
 def _ask(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
     """What it says, on the device and in the precision of its own weights."""
     weight = next(iter(network.parameters()), inputs)
-    inputs = inputs.to(weight.device)
-    if inputs.is_floating_point():
-        inputs = inputs.to(weight.dtype)
+    kind = weight.dtype if inputs.is_floating_point() else inputs.dtype
+    # A copy: what one teacher writes into its inputs must not reach another, whose vote is independent.
+    inputs = inputs.to(weight.device, kind, copy=True)
     with torch.autocast(inputs.device.type, enabled=False):
         return network(inputs)
 

@@ -421,3 +421,82 @@ def test_weights_that_do_not_say_whose_they_are_change_nothing(strict: bool) -> 
     with pytest.raises(dt.UnprovenPrivacy):
         mine.load_state_dict(weights, strict=strict)
     assert all(torch.equal(value, before[name]) for name, value in mine._teachers.state_dict().items())
+
+
+class WritesIntoItsInputs(nn.Module):
+    """A teacher whose first step is in place, by its own weight."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs.mul_(self.scale)
+        return torch.stack([-inputs[:, 0], inputs[:, 0]], dim=1)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_no_teacher_changes_what_another_sees(count: int) -> None:
+    ensemble = free([WritesIntoItsInputs(-1.0) for _ in range(count)])
+    inputs = torch.ones(2, 1)
+    assert ensemble.sensitive_votes(inputs).tolist() == [[0, 0]] * count
+    assert ensemble(inputs).tolist() == [0, 0]
+    assert inputs.tolist() == [[1.0], [1.0]]
+
+
+class StaysInTraining(nn.Module):
+    """As for dropout at test time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.9), nn.BatchNorm1d(64), nn.Linear(64, 2))
+
+    def train(self, mode: bool = True) -> StaysInTraining:
+        return super().train(True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(inputs)
+
+
+def test_eval_mode_whatever_is_done_to_a_parent_or_a_teacher_thinks_of_it() -> None:
+    plain = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.9), nn.BatchNorm1d(64), nn.Linear(64, 2))
+    parent = nn.ModuleList([free([StaysInTraining(), plain])])
+    inputs = torch.rand(50, 1)
+    votes, mean = parent[0].sensitive_votes(inputs), parent[0]._teachers[1][2].running_mean.clone()
+    parent.apply(lambda module: module.train())
+    assert torch.equal(parent[0].sensitive_votes(inputs), votes)
+    assert torch.equal(parent[0]._teachers[1][2].running_mean, mean)
+
+
+def test_the_ledger_of_an_ensemble_carries_no_teacher(tmp_path: Path) -> None:
+    ensemble = free([Says(0.123), Says(0.5)], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
+    content = pickle.dumps(ensemble.ledger)
+    assert all(weight.numpy().tobytes() not in content for weight in ensemble.parameters())
+    assert pickle.loads(content).spent() is not None
+
+
+def test_other_promises_of_the_same_teachers_do_not_make_labels_cheaper(tmp_path: Path) -> None:
+    file, models = tmp_path / "ledger.sqlite", [Says(i / 5) for i in range(5)]
+
+    def ensemble(epsilon: float) -> dt.PrivateMajorityEnsemble:
+        profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=epsilon))] * 5
+        mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=1.0))
+        ledger = dt.PrivacyLedger(file, dt.PrivacyGuarantee(epsilon=0.35))
+        return dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger, delta=0.0)
+
+    ensemble(0.1)(torch.rand(3, 1))
+    with pytest.raises(dt.LedgerError, match="promises"):
+        ensemble(1e-6)
+    assert ensemble(0.1).ledger.count == 3
+
+
+def test_the_report_holds_no_fingerprint_of_the_weights(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0, noise="self-bounding")
+    ensemble(torch.rand(2, 4))
+    said = str(ensemble.privacy_report(as_dict=True)) + ensemble.privacy_report()
+    for profile in ensemble.profiles:
+        assert profile.reading.digest
+        assert profile.reading.digest not in said
