@@ -360,6 +360,7 @@ def test_ctrl_c_from_a_terminal(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
     pipe = f"{sys.executable} -m darrm_torch.cli plan --teachers 3 --teacher 0.1 --label-target 0.1 | head -n 1"
     told = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=True)

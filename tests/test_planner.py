@@ -147,7 +147,7 @@ def test_noise_and_steps_that_teachers_need() -> None:
     assert PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 11 * needed.steps)]).epsilon(1e-4) <= 0.0852
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(deadline=None, derandomize=True, max_examples=15)
 @given(
     teachers=st.integers(1, 9),
     overlap=st.integers(1, 9),

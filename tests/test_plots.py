@@ -87,6 +87,7 @@ def test_axes_of_the_caller_are_used() -> None:
     assert plot_noise(dt.self_bounding_noise(teachers=3, allowance=1), axes=mine) is mine
 
 
+@pytest.mark.slow
 def test_nothing_global_is_touched(tmp_path: Path) -> None:
     code = (
         "import sys, darrm_torch as dt; "
