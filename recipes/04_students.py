@@ -158,9 +158,6 @@ def main(arguments: list[str] | None = None) -> int:
     results = study(chosen.run, seeds=chosen.seeds, steps=chosen.steps)
     experiment.write_whole(chosen.run / "students.json", json.dumps(results, indent=1))
     print(f"\nAccuracy: mean of {chosen.seeds} seeds, in brackets the standard deviation of one.\n\n{table(results)}")
-    print(
-        "\nDaRRM: the optimum for one point (epsilon, delta), as in the paper; DaRRM*: for the teachers' whole profile."
-    )
     return 0
 
 
