@@ -149,6 +149,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=300, help="of each student (default: %(default)s)")
     parser.add_argument("--run", type=Path, default=Path("runs/students"), help="folder of recipe 01 (%(default)s)")
     chosen, others = parser.parse_known_args(arguments)
+    if min(chosen.seeds, chosen.steps) < 1:
+        parser.error(f"seeds and steps must be at least 1, got {chosen.seeds} and {chosen.steps}")
     if not (chosen.run / "results.json").exists():
         if status := demo.main([*others, "--run", str(chosen.run)]):
             return int(status)
