@@ -88,8 +88,11 @@ class DistributedEnsemble(nn.Module):
             BudgetExceeded: as the ensemble's.
             RuntimeError: a rank failed or is gone.
         """
-        keys = input_digests(inputs)
-        gathered = self._gather(keys)
+        gathered = self._gather(_digests_or_error(inputs))
+        for found in gathered:
+            if isinstance(found, Exception):
+                raise found
+        keys = gathered[self._rank]
         if self.split == "teachers":
             start = 0
             if any(other != keys for other in gathered):
@@ -174,6 +177,13 @@ class DistributedEnsemble(nn.Module):
         first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
         dist.broadcast_object_list(box, src=first, group=self._group)
         return box[0]
+
+
+def _digests_or_error(inputs: Any) -> list[bytes] | Exception:
+    try:
+        return input_digests(inputs)
+    except Exception as error:
+        return _portable(error)
 
 
 def _portable(error: Exception) -> Exception:

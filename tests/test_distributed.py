@@ -98,6 +98,7 @@ def fail(folder: Path) -> dict[str, str]:
         "budget": failure(lambda: poor(rows)),
         "inputs": failure(lambda: poor(rows + rank)),
         "width": failure(lambda: poor(rows[:3, :3])),
+        "kind": failure(lambda: poor(rows[:3] if rank == 0 else rows[:3].tolist())),
         "split": failure(lambda: dt.DistributedEnsemble(poor.ensemble, split="classes")),
         "teachers": failure(lambda: dt.DistributedEnsemble(ensemble(":memory:", seed=rank))),
     }
@@ -228,6 +229,7 @@ def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) 
         "nan": "InvalidArgument: outputs of teacher 1 must be numbers, got 'NaN'",
         "budget": "BudgetExceeded: 22 labels would cost",
         "inputs": "InvalidArgument: inputs must be the same on every rank",
+        "kind": "InvalidArgument: inputs must be a tensor (B, ...), got 'list'",
         "split": "InvalidArgument: split",
         "teachers": "UnprovenPrivacy: the ranks have different teachers",
         "mode": "False",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -269,6 +270,28 @@ def test_nothing_of_teachers_votes_or_coins_is_left_behind(
         assert any(one in secret for one in secrets)
 
 
+@pytest.mark.slow
+def test_one_machine_asks_for_all(tmp_path: Path) -> None:
+    """Two machines, as Lightning sees it, each with a ledger of its own: what one buys the other does not."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "OMP_NUM_THREADS": "1"}
+    machines = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(tmp_path), "machine"],
+            env={**os.environ, **where, "NODE_RANK": str(number), "LOCAL_RANK": "0"},
+        )
+        for number in range(2)
+    ]
+    try:
+        assert [machine.wait(240) for machine in machines] == [0, 0]
+    finally:
+        for process in machines:
+            process.kill()
+    assert [ensemble(tmp_path / f"ledger-{number}.sqlite").ledger.count for number in range(2)] == [QUERIES, 0]
+    assert (tmp_path / "labels-0.json").read_text() == (tmp_path / "labels-1.json").read_text()
+
+
 # --- two processes ----------------------------------------------------------------------------------------------------
 
 
@@ -307,6 +330,14 @@ class Labels(L.Callback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         (self.folder / f"labels-{trainer.global_rank}.json").write_text(json.dumps(trainer.datamodule.labels.tolist()))
+
+
+def machine(folder: Path) -> None:
+    """One of two machines with a process each."""
+    torch.set_num_threads(1)
+    module = data(ensemble(folder / f"ledger-{os.environ['NODE_RANK']}.sqlite"))
+    two = {"strategy": "ddp", "num_nodes": 2, "devices": 1}
+    trainer(folder, **two, callbacks=[Labels(folder)]).fit(Student(), datamodule=module)
 
 
 def spawn(folder: Path) -> None:
@@ -371,4 +402,4 @@ def test_two_spawned_processes(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    spawn(Path(sys.argv[1]))
+    (machine if "machine" in sys.argv else spawn)(Path(sys.argv[1]))

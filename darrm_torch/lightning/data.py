@@ -57,6 +57,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        self.prepare_data_per_node = False  # one process of all machines asks, and not one of each
         self._ensemble = ensemble
         self._public = _Inputs(TensorDataset(public) if isinstance(public, Tensor) else public)
         check_integer("queries", queries, low=1)
