@@ -81,5 +81,6 @@ BOUNDS: tuple[Bound, ...] = (
         )
         for images in (1000, 10_000)
     ),
-    Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower", at_least=1.2),
+    # Not against train_teachers, whose processes need free cores.
+    Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower_than_one_process", at_least=1.2),
 )

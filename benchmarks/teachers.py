@@ -44,7 +44,7 @@ def ordinary_loop(inputs: Any, labels: Any, shards: Any, settings: Any) -> None:
 
 
 def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
-    """One record a way of training; ``times_slower`` compares with `train_teachers`."""
+    """One record a way of training; ``times_slower`` compares with `train_teachers`, and so depends on free cores."""
     multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
     import opacus  # noqa: F401
@@ -91,8 +91,13 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
                 start = time.perf_counter()
                 train()
                 times[way].append(time.perf_counter() - start)
-    best = statistics.median(times["train_teachers"])
+    medians = {way: statistics.median(took) for way, took in times.items()}
     return [
-        {"case": way, "seconds": round(median, 2), "times_slower": round(median / best, 2)}
-        for way, median in ((way, statistics.median(took)) for way, took in times.items())
+        {
+            "case": way,
+            "seconds": round(median, 2),
+            "times_slower": round(median / medians["train_teachers"], 2),
+            "times_slower_than_one_process": round(median / medians["same steps, one process"], 2),
+        }
+        for way, median in medians.items()
     ]
