@@ -77,9 +77,10 @@ BOUNDS: tuple[Bound, ...] = (
             benchmark="labelling",
             case=f"{images} images, 11 paper CNNs, 500 at a time",
             ratio="overhead",
-            at_most=0.05,
+            at_most=most,
         )
-        for images in (1000, 10_000)
+        # 5 % is the aim; two batches alone show mostly how the disk takes two commits.
+        for images, most in ((1000, 0.15), (10_000, 0.05))
     ),
     # Not against train_teachers, whose processes need free cores.
     Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower_than_one_process", at_least=1.2),
