@@ -275,6 +275,8 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("classes", f"below the {scores.shape[-1]} outputs of the teachers", self.classes)
         return scores[..., list(self.classes)]
 
+    # The compiler would rewrite the exact draws. This is torch.compiler.disable, but for importing the compiler now.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, inputs: Tensor) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
@@ -358,6 +360,12 @@ class PrivateMajorityEnsemble(nn.Module):
         # Torch reports a missing extra state only after it has loaded the weights, and not at all if not strict.
         if any(name.startswith(prefix) for name in state_dict):
             self.set_extra_state(state_dict.get(prefix + "_extra_state", {}))
+            teachers = self._teachers.state_dict(prefix=prefix + "_teachers.")
+            for name in teachers.keys() & state_dict.keys():
+                if not _equal_weights(teachers[name], state_dict[name]):
+                    raise UnprovenPrivacy(
+                        f"{name} of this state_dict is not what the teacher was trained to. {_OTHERS}"
+                    )
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def set_extra_state(self, state: dict[str, str]) -> None:
@@ -365,9 +373,22 @@ class PrivateMajorityEnsemble(nn.Module):
         different = [name for name, value in self._identity.items() if state.get(name) != value]
         if different:
             raise UnprovenPrivacy(
-                f"this state_dict belongs to another ensemble (other {', '.join(different)}); its labels would not "
-                "have the guarantee of this one. Build an ensemble from those teachers and their own accountants"
+                f"this state_dict belongs to another ensemble (other {', '.join(different)}). {_OTHERS}"
             )
+
+
+_OTHERS = (
+    "Its labels would not have the guarantee of this one. Build an ensemble from those teachers and their own "
+    "accountants"
+)
+
+
+def _equal_weights(mine: Any, given: Any) -> bool:
+    """Whether these are the same numbers, but for the rounding of the lowest precision (bfloat16)."""
+    if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
+        return True  # Torch has an error of its own for that
+    one, other = (weight.detach().cpu().to(torch.float64) for weight in (mine, given))
+    return torch.allclose(one, other, rtol=2.0**-7, atol=2.0**-24, equal_nan=True)
 
 
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:

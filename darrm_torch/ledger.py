@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -28,6 +29,20 @@ CREATE TABLE labels (key BLOB PRIMARY KEY, label INTEGER NOT NULL, charge INTEGE
 """
 _IN_MEMORY = "a ledger in memory belongs to the process that made it. Give it a file to share it"
 _AT_ONCE = 500  # keys looked up in one statement
+_alive: weakref.WeakSet[PrivacyLedger] = weakref.WeakSet()
+_inherited: list[sqlite3.Connection] = []
+
+
+def _after_fork() -> None:
+    """In a child: a lock held by a thread of the parent is never released; SQLite forbids even to close its files."""
+    for ledger in _alive:
+        ledger._lock = threading.RLock()
+        if ledger._process != -1:
+            _inherited.append(ledger._database)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class PrivacyLedger:
@@ -59,6 +74,9 @@ class PrivacyLedger:
 given out; 0 more labels fit
     """
 
+    _process: int  # that opened the file; -1: none
+    _database: sqlite3.Connection
+
     def __init__(
         self,
         path: str | os.PathLike[str] = ":memory:",
@@ -74,8 +92,7 @@ given out; 0 more labels fit
             self.path = os.path.abspath(self.path)  # another process may work in another folder
         self._set_cost(cost)
         self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
-        self._lock = threading.RLock()
-        self._process = -1
+        self._prepare()
         self._open()
         with self._transaction() as database:
             stored = self._fact(database, "budget")
@@ -239,10 +256,14 @@ given out; 0 more labels fit
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set_cost(self._cost)
-        self._lock = threading.RLock()
-        self._process = -1  # the file is opened when it is needed
+        self._prepare()
 
     # --- the file -------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        self._lock = threading.RLock()
+        self._process = -1
+        _alive.add(self)
 
     def _set_cost(self, cost: Cost | None) -> None:
         if not (cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost)):

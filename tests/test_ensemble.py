@@ -216,6 +216,32 @@ def test_state_dict_carries_its_identity() -> None:
         one.load_state_dict(other.state_dict())
 
 
+def test_a_state_dict_with_the_right_name_and_other_weights_is_refused() -> None:
+    models = [nn.Linear(4, 2) for _ in range(3)]
+    ensemble, state = free(models), free(models).state_dict()
+    for lower in (torch.float16, torch.bfloat16):
+        ensemble.load_state_dict(free(models).to(lower).state_dict())
+        ensemble.load_state_dict(state)
+        free(models).to(lower).load_state_dict(state)
+    before = pickle.dumps([weight.numpy() for weight in ensemble.parameters()])
+    state["_teachers.1.weight"] = state["_teachers.1.weight"] + 0.1
+    with pytest.raises(dt.UnprovenPrivacy, match=r"_teachers\.1\.weight"):
+        ensemble.load_state_dict(state)
+    assert pickle.dumps([weight.numpy() for weight in ensemble.parameters()]) == before
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_the_compiler_leaves_the_draws_alone() -> None:
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+    ensemble = dt.PrivateMajorityEnsemble(models, mechanism, ledger=dt.PrivacyLedger())
+    compiled, inputs = torch.compile(ensemble, backend="eager"), torch.rand(40, 1)
+    labels = compiled(inputs)
+    assert torch.equal(ensemble(inputs), labels)
+    compiled(torch.rand(40, 1))
+    assert ensemble.ledger.count == 80
+
+
 def train_with_opacus(seed: int, model: nn.Module | None = None) -> tuple[nn.Module, nn.Module, PrivacyEngine]:
     torch.manual_seed(seed)
     inputs = torch.rand(256, 4)

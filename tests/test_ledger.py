@@ -214,7 +214,8 @@ def test_a_ledger_that_is_asked_while_it_answers_refuses_and_stays_whole():
 
 def test_an_interruption_at_any_moment_leaves_the_ledger_whole(tmp_path):
     """As by Ctrl-C, at each line that runs between the question and its answer."""
-    ledger, moment, interrupted = PrivacyLedger(tmp_path / "ledger.sqlite"), 0, True
+    ledger, other = (PrivacyLedger(tmp_path / "ledger.sqlite", timeout=0.05) for _ in range(2))
+    moment, interrupted = 0, True
     while interrupted:
         moment, interrupted, steps = moment + 1, False, 0
 
@@ -240,7 +241,8 @@ def test_an_interruption_at_any_moment_leaves_the_ledger_whole(tmp_path):
         count = ledger.count
         assert ledger.answer(keys(moment), ones) == [1]
         assert ledger.count - count in (0, 1)
-        PrivacyLedger(tmp_path / "ledger.sqlite", timeout=0.05).answer(keys(10_000 + moment), ones)
+        assert other.answer(keys(moment), forbidden) == [1]
+        other.answer(keys(10_000 + moment), ones)
     assert moment > 20
 
 
@@ -534,6 +536,34 @@ def test_a_forked_child_opens_the_file_again(tmp_path):
         answer = queue.get()
         child.join()
         assert expected == answer if isinstance(expected, list) else expected in answer
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_forked_while_another_thread_answers_does_not_wait_for_ever(tmp_path):
+    ledger, asked, go_on = PrivacyLedger(tmp_path / "l", timeout=0.05), threading.Event(), threading.Event()
+
+    def slow(new):
+        asked.set()
+        assert go_on.wait(60)
+        return ones(new)
+
+    thread = threading.Thread(target=lambda: ledger.answer(keys(1), slow))
+    thread.start()
+    assert asked.wait(60)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=in_a_child, args=(ledger, queue))
+    child.start()
+    try:
+        assert "locked" in queue.get(timeout=60)  # by the parent's thread
+    finally:
+        child.kill()
+        child.join()
+        go_on.set()
+        thread.join()
+    assert ledger.answer(keys(1), forbidden) == [1]
+    assert PrivacyLedger(tmp_path / "l").count == 1
 
 
 def test_a_pickled_ledger_is_the_name_of_its_file(tmp_path, monkeypatch):
