@@ -176,6 +176,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
             teacher = (point,) if use == "point" else PrivacyProfile.weakest(profiles).guarantees()
+            if use == "profile" and overlap == 1:
+                teacher += (point,)  # one teacher's promise is then the whole cost: at m = 1 it leaves no noise
             mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap))
         total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(

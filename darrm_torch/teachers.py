@@ -110,8 +110,8 @@ def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, 
 def contiguous_shards(count: int, *, teachers: int) -> list[NDArray[np.int64]]:
     """Equal slices by position, as the paper cuts its data.
 
-    No statement about the overlap comes with them: removing one record moves every later one across a boundary, so all
-    K teachers may change (``overlap = K``). :func:`assign_shards` does not have this flaw.
+    No statement about the overlap comes with them: removing one record moves the cuts after it, so all K teachers may
+    change (``overlap = K``). :func:`assign_shards` does not have this flaw.
 
     >>> [len(shard) for shard in contiguous_shards(11, teachers=3)]
     [4, 4, 3]
