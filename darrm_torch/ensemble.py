@@ -436,7 +436,8 @@ def plain_module(model: nn.Module) -> nn.Module:
 
 def _plain_copy(model: nn.Module) -> nn.Module:
     """The user's own network, copied, without what DP-SGD hung on it: hooks, and activations of training data."""
-    network = copy.deepcopy(plain_module(model))
+    with torch.no_grad():  # where gradients are on, the copied weights of TorchScript are no leaves
+        network = copy.deepcopy(plain_module(model))
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:

@@ -65,7 +65,7 @@ def fetch_noise(
     if path.exists():
         try:
             return _read(path, question, arguments)
-        except (OSError, DarrmError, ValueError) as reason:
+        except (OSError, DarrmError, ValueError, RecursionError) as reason:
             warnings.warn(f"{path} is not used and solved again: {reason}", stacklevel=2)
     noise = optimize_noise(**arguments)
     _write(path, question, noise)

@@ -494,6 +494,18 @@ def test_eval_mode_whatever_is_done_to_a_parent_or_a_teacher_thinks_of_it() -> N
     assert torch.equal(parent[0]._teachers[1][2].running_mean, mean)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
+def test_teachers_in_torchscript() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.9), nn.Linear(8, 2))
+
+    plain = [model(), model()]
+    ensemble = free([torch.jit.script(one) for one in plain])
+    ensemble.apply(lambda module: module.train())
+    inputs = torch.randn(30, 1)
+    assert torch.equal(ensemble.sensitive_votes(inputs), free(plain).sensitive_votes(inputs))
+
+
 def test_the_ledger_of_an_ensemble_carries_no_teacher(tmp_path: Path) -> None:
     ensemble = free([Says(0.123), Says(0.5)], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
     content = pickle.dumps(ensemble.ledger)

@@ -82,6 +82,9 @@ def tamper(path: Path, how: str) -> None:
     if how == "list":
         path.write_text("[]")
         return
+    if how == "nested":  # deeper than Python reads
+        path.write_text("[" * 100_000)
+        return
     if how == "gamma":
         noise["gamma"] = [1.0] * 8
     elif how == "target":
@@ -101,7 +104,7 @@ def tamper(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["truncated", "binary", "list", "gamma", "target", "weaker", "bare", "question", "digest"]
+    "how", ["truncated", "binary", "list", "nested", "gamma", "target", "weaker", "bare", "question", "digest"]
 )
 def test_what_is_damaged_or_forged_is_solved_again(tmp_path: Path, solved: list[dict[str, Any]], how: str) -> None:
     good = fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
