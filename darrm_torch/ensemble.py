@@ -113,6 +113,7 @@ class PrivateMajorityEnsemble(nn.Module):
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
+        optimizers: Iterable[Any] | None = None,
         accept: Collection[Accepted] = (),
     ) -> PrivateMajorityEnsemble:
         """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
@@ -133,6 +134,8 @@ class PrivateMajorityEnsemble(nn.Module):
             classes: see the class.
             ledger: see the class.
             data_loaders: the loaders they were trained with, one for each, to see that they drew Poisson samples.
+            optimizers: the optimizers that trained them, one for each, to see that each engine counted the steps of
+                its own teacher; nothing else can tell.
             accept: findings to go on with, by name, see :func:`~darrm_torch.read_privacy`.
 
         Raises:
@@ -160,7 +163,9 @@ class PrivateMajorityEnsemble(nn.Module):
                 'DaRRM is binary. Say noise="self-bounding" and allowance=..., or build the ensemble with another '
                 "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority",
             )
-        profiles = read_teachers(engines, modules=models, data_loaders=data_loaders, delta=delta, accept=accept)
+        profiles = read_teachers(
+            engines, modules=models, data_loaders=data_loaders, optimizers=optimizers, delta=delta, accept=accept
+        )
         count = len(profiles)
         point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
         if noise == "self-bounding":

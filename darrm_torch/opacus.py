@@ -202,6 +202,7 @@ def read_teachers(
     *,
     modules: Iterable[Any] | None = None,
     data_loaders: Iterable[Any] | None = None,
+    optimizers: Iterable[Any] | None = None,
     initial: Any = None,
     delta: float = 1e-5,
     accept: Collection[Accepted] = (),
@@ -212,6 +213,7 @@ def read_teachers(
         sources: one for each teacher, as for :func:`read_privacy`.
         modules: one for each teacher; may be left out for files.
         data_loaders: one for each teacher.
+        optimizers: one for each teacher; nothing else ties an engine to the weights that it accounts for.
         initial: see :func:`check_independent`.
         delta, accept: as for :func:`read_privacy`; also "seeds".
 
@@ -219,15 +221,15 @@ def read_teachers(
         UnprovenPrivacy: as :func:`read_privacy` and :func:`check_independent`.
     """
     sources = list(sources)
-    loaders = [None] * len(sources) if data_loaders is None else list(data_loaders)
-    given = [None] * len(sources) if modules is None else list(modules)
-    if not len(sources) == len(given) == len(loaders):
-        raise InvalidArgument(
-            "sources", "one for each module and data loader", (len(sources), len(given), len(loaders))
-        )
+    given, loaders, trainers = (
+        [None] * len(sources) if one is None else list(one) for one in (modules, data_loaders, optimizers)
+    )
+    lengths = tuple(map(len, (sources, given, loaders, trainers)))
+    if len(set(lengths)) > 1:
+        raise InvalidArgument("sources", "one for each module, data loader and optimizer", lengths)
     profiles = tuple(
-        read_privacy(source, module=module, data_loader=loader, delta=delta, accept=accept)
-        for source, module, loader in zip(sources, given, loaders, strict=True)
+        read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, delta=delta, accept=accept)
+        for source, module, loader, optimizer in zip(sources, given, loaders, trainers, strict=True)
     )
     states = [
         _load(Path(source))["module_state_dict"]
@@ -391,6 +393,13 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> None:
                 "another engine made the optimizer). Give the engine whose make_private made it, and attach no other "
                 "step hook"
             )
+    trained = {id(weight) for group in getattr(optimizer, "param_groups", ()) for weight in group["params"]}
+    network = module if isinstance(module, torch.nn.Module) else getattr(module, "_module", None)
+    if isinstance(network, torch.nn.Module) and not trained <= {id(weight) for weight in network.parameters()}:
+        raise UnprovenPrivacy(
+            "this optimizer trained other weights than this teacher's. Give the module, the engine and the optimizer "
+            "of one make_private together"
+        )
     bound, clipped = getattr(optimizer, "max_grad_norm", None), getattr(module, "max_grad_norm", None)
     if bound is not None and clipped is not None and bound != clipped:
         raise UnprovenPrivacy(

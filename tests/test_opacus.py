@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from darrm_torch import InvalidArgument, PrivacyProfile, UnprovenPrivacy, read_privacy
+from darrm_torch import InvalidArgument, PrivacyProfile, PrivateMajorityEnsemble, UnprovenPrivacy, read_privacy
 from darrm_torch.opacus import check_independent, read_teachers, weights_digest
 
 pytestmark = [
@@ -431,6 +431,24 @@ def test_several_teachers_are_read_together():
     assert [profile.reading.digest for profile in profiles] == [weights_digest(teacher.net) for teacher in teachers]
     with pytest.raises(InvalidArgument, match="one for each"):
         read_teachers([teacher.engine for teacher in teachers], modules=[teachers[0].module])
+
+
+def test_engines_of_other_teachers_are_refused_where_the_optimizers_are_given():
+    own, other = ([Teacher(seed=seed, noise_multiplier=noise) for seed in range(2)] for noise in (1.0, 9.0))
+    modules, optimizers = [one.module for one in own], [one.optimizer for one in own]
+    told = read_teachers([one.engine for one in own], modules=modules, optimizers=optimizers)
+    assert told[0].reading.history[0][0] == 1.0
+    engines = [one.engine for one in other]
+    with pytest.raises(UnprovenPrivacy, match="does not report its steps to this accountant"):
+        read_teachers(engines, modules=modules, optimizers=optimizers)
+    with pytest.raises(UnprovenPrivacy, match="trained other weights"):
+        read_teachers(engines, modules=modules, optimizers=[one.optimizer for one in other])
+    with pytest.raises(UnprovenPrivacy, match="trained other weights"):
+        PrivateMajorityEnsemble.from_opacus(
+            modules, engines, delta=1e-4, allowance=1.0, optimizers=[one.optimizer for one in other]
+        )
+    with pytest.raises(InvalidArgument, match="optimizer"):
+        read_teachers(engines, modules=modules, optimizers=optimizers[:1])
 
 
 def test_one_accountant_behind_two_teachers_is_refused(teacher):
