@@ -1,0 +1,49 @@
+"""How fast the tables for many classes are found and checked, and how often they tell the true class.
+
+Each case runs in a process of its own, on one thread, after a warm-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from darrm_torch import PluralityVotes, SelfBoundingPlurality
+from darrm_torch.plurality import self_bounding_table, standings
+
+from .measuring import Record, alone, peak_mib, seconds
+
+CASES: dict[str, tuple[int, int, tuple[float, ...]]] = {  # classes, votes, allowances
+    "C=10, K=11": (10, 11, (1, 2, 3, 5)),
+    "C=3, K=51": (3, 51, (1, 2, 3, 5)),
+    "C=10, s=16": (10, 16, (3,)),
+    "C=10, s=18": (10, 18, (3,)),
+}
+
+
+def measure(*, cases: Sequence[str], repeat: int) -> list[Record]:
+    """One record for each case and allowance."""
+    return [
+        alone(_table, case, classes, votes, allowance, repeat)
+        for case in cases
+        for classes, votes, allowances in [CASES[case]]
+        for allowance in allowances
+    ]
+
+
+def _table(case: str, classes: int, votes: int, allowance: float, repeat: int) -> Record:
+    SelfBoundingPlurality(teachers=3, classes=3, allowance=2)
+    listed = seconds(lambda: standings.__wrapped__(votes, classes), repeat=repeat)
+    space = standings(votes, classes)
+    solved = seconds(lambda: self_bounding_table(space, allowance=allowance), repeat=repeat)
+    table = self_bounding_table(space, allowance=allowance)
+    peak = peak_mib()
+    checked = seconds(lambda: table.lacking_allowance(allowance, votes), repeat=repeat)
+    return {
+        "case": f"{case}, m={allowance:g}",
+        "histograms": space.histograms,
+        "seconds": round(listed + solved, 3),
+        "check_seconds": round(checked, 4),
+        "peak_mib": peak,
+        **{f"accuracy_at_{a:g}": round(table.accuracy(PluralityVotes(accuracy=a)), 4) for a in (0.5, 0.7)},
+        "optimality_gap": table.certificate.optimality_gap if table.certificate else None,
+    }
