@@ -141,6 +141,7 @@ def total_privacy(
         _self_bounding(profiles, touched, mechanism, labels, votes, delta),
         _certified(profiles, touched, mechanism, labels, votes, delta),
         _own_coins(touched, mechanism, labels, delta),
+        _both_coins(profiles, touched, mechanism, labels, votes, delta),
     )
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     return TotalPrivacy(
@@ -262,6 +263,73 @@ def _own_coins(touched: int, mechanism: PricedMechanism, labels: int, delta: flo
         epsilon=_profile(promise).epsilon(delta),
         words=f"The noise on the votes protects {labels} label(s) whatever the teachers are.",
     )
+
+
+def _both_coins(
+    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
+) -> PrivacyRoute:
+    """Private teachers seen through private coins: less than either reveals.
+
+    Theorem. Let the chance G(z) of any set of transcripts be (eta, d)-DP in each teacher's model z_k alone: G(z) <=
+    e^eta G(z') + d where only z_k differs (the coins of Q labels, fixed votes). Let r teachers change, each (eps,
+    Delta)-DP. With tanh(T / 2) = tanh(eps / 2) tanh(eta / 2) and f = (e^eta - 1 + 2 d) / (e^eta + 1) the labels are
+    (r T, r Delta f)-DP together if d = 0, and (T, d + Delta f)-DP if r = 1.
+
+    Proof. An (eps, Delta)-DP pair is P = (1 - Delta) M + Delta A and P' = (1 - Delta) M' + Delta B, with M, M' a pair
+    that is eps-DP (Kairouz, Oh, Viswanath 2015). First put B for A in every changed teacher. For a set S and its
+    complement, x = G(z) and y = G(z') obey x <= e^eta y + d and 1 - y <= e^eta (1 - x) + d; adding them,
+    (x - y)(e^eta + 1) <= e^eta - 1 + 2 d. So the chance of S falls by at most Delta f for each teacher. What is left,
+    (1 - Delta) M + Delta B against (1 - Delta) M' + Delta B, is an eps-DP pair. Change these one teacher after the
+    other, the rest fixed. E_P G - e^T E_P' G is linear in the pair, hence largest at an extreme one: two models of
+    chances U = e^eps / (1 + e^eps) and V = 1 - U under P, exchanged under P', where it is
+
+        (U - e^T V) x - (e^T U - V) y  <=  (U - e^T V) (e^eta y + d) - (e^T U - V) y  <=  d,
+
+    as (U - e^T V) e^eta = e^T U - V is what T is defined by, T <= eps, and U <= 1. So each change costs (T, d). QED
+    """
+    name = "private votes, private coins"
+    if not all(profile.is_private for profile in profiles):
+        return _excluded(name, "The teachers promise nothing that the coins could add to.")
+    rounds, asked = (labels, 1) if votes == "fresh" else (1, labels)
+    total = math.inf
+    for spent in (0.0, delta / 2) if touched == 1 and rounds == 1 and delta else (0.0,):
+        promise = mechanism.guarantee(labels=asked, delta=spent, overlap=1)
+        eta = math.inf if promise is None else _profile(promise).epsilon(spent)
+        if math.isinf(eta):
+            continue
+        falls = (math.tanh(eta / 2) + 2 * spent / (math.exp(min(eta, 700.0)) + 1)) * (1 + 2.0**-46)
+        if rounds > 1:
+            label = [
+                PrivacyGuarantee(
+                    epsilon=touched * _seen_through(point.epsilon, eta) * (1 + 2.0**-50),
+                    delta=min(1.0, touched * point.delta * falls * (1 + 2.0**-50)),
+                )
+                for point in PrivacyProfile.weakest(profiles).guarantees()
+            ]
+            total = min(total, PrivacyProfile.from_guarantee(*label).compose(rounds).epsilon(delta))
+        else:
+            share = (delta - spent) / max(touched * falls, 5e-324) * (1 - 2.0**-46)
+            epsilon = max(profile.epsilon(min(share, 1.0)) for profile in set(profiles))
+            total = min(total, touched * _seen_through(epsilon, eta) * (1 + 2.0**-50))
+    if math.isinf(total):
+        return _excluded(name, "Its coins protect nothing by themselves.")
+    what = "the one teacher" if touched == 1 else f"each of the {touched} teachers"
+    return PrivacyRoute(
+        name=name,
+        epsilon=total,
+        words=f"The noise on the votes hides {what} that one record can touch, and their training hides the record.",
+    )
+
+
+def _seen_through(epsilon: float, eta: float) -> float:
+    """T with tanh(T / 2) = tanh(epsilon / 2) tanh(eta / 2), rounded up; at most the smaller of the two."""
+    low, high = sorted((epsilon, eta))
+    product = math.tanh(low / 2) * math.tanh(high / 2)
+    if product < 0.9:
+        exact = 2 * math.atanh(product)
+    else:  # e^T = (e^low + e^-high) / (1 + e^(low - high))
+        exact = low + math.log1p(math.exp(-low - high)) - math.log1p(math.exp(low - high)) if low < math.inf else low
+    return min(low, exact * (1 + 2.0**-46))
 
 
 def _excluded(name: str, why: str) -> PrivacyRoute:

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -307,7 +308,75 @@ def test_the_papers_total_is_no_route():
         "self-bounding noise",
         "certified label",
         "the mechanism's own coins",
+        "private votes, private coins",
     }
+
+
+# --- private votes, private coins ---
+
+
+def seen_through(epsilon: float, eta: float) -> float:
+    """(e^(epsilon + eta) + 1) / (e^epsilon + e^eta), to 60 digits."""
+    with mpmath.workdps(60):
+        e, n = mpmath.mpf(epsilon), mpmath.mpf(eta)
+        return mpmath.log((mpmath.exp(e + n) + 1) / (mpmath.exp(e) + mpmath.exp(n)))
+
+
+@pytest.mark.parametrize("epsilon", [1e-7, 0.01, 0.5, 3.0, 20.0, 400.0])
+@pytest.mark.parametrize("eta", [1e-9, 0.3, 2.9, 18.0, 300.0])
+@pytest.mark.parametrize("overlap", [1, 3])
+def test_private_votes_through_private_coins(epsilon, eta, overlap):
+    total = dt.total_privacy(
+        teachers=[PrivacyGuarantee(epsilon=epsilon)] * 5,
+        overlap=overlap,
+        mechanism=Fake(promise=PrivacyGuarantee(epsilon=eta)),
+        labels=1,
+        delta=0.0,
+    )
+    route, exact = by_name(total)["private votes, private coins"], overlap * seen_through(epsilon, eta)
+    assert exact <= route.epsilon <= exact * (1 + 1e-12)
+    assert route.epsilon <= by_name(total)["teachers released outright"].epsilon * (1 + 1e-12)
+
+
+def test_their_leaks_are_seen_through_the_coins_too():
+    """At delta = r Delta tanh(eta / 2) the leaks of r teachers are paid for, and not at less."""
+    teacher, eta = PrivacyGuarantee(epsilon=0.5, delta=1e-3), 0.8
+    for overlap in (1, 4):
+        needed = overlap * 1e-3 * math.tanh(eta / 2)
+        for delta, pays in ((needed * (1 + 1e-9), True), (needed * (1 - 1e-9), False)):
+            total = dt.total_privacy(
+                teachers=[teacher] * 4,
+                overlap=overlap,
+                mechanism=Fake(promise=PrivacyGuarantee(epsilon=eta)),
+                labels=1,
+                delta=delta,
+            )
+            found = by_name(total)["private votes, private coins"].epsilon
+            exact = overlap * float(seen_through(0.5, eta))
+            assert found == pytest.approx(exact, rel=1e-9) if pays else found > 1.5 * exact
+
+
+def test_gaussian_coins_of_private_teachers():
+    teachers, mechanism = [PrivacyGuarantee(epsilon=1.0, delta=1e-7)] * 11, GNMax(sigma=20.0)
+    ask = {"teachers": teachers, "mechanism": mechanism, "labels": 10, "delta": 1e-5}
+    routes = by_name(dt.total_privacy(**ask, overlap=1))
+    coins = mechanism.guarantee(labels=10, delta=5e-6, overlap=1).epsilon
+    route = routes["private votes, private coins"]
+    # A little less: what the coins leave of delta lets the teachers' epsilon be a little less than 1.
+    assert seen_through(1.0, coins) * 0.999 <= route.epsilon <= seen_through(1.0, coins)
+    assert route.epsilon < min(1.0, routes["the mechanism's own coins"].epsilon)
+    assert not by_name(dt.total_privacy(**ask, overlap=2))["private votes, private coins"].applies
+    fresh = by_name(dt.total_privacy(**ask, overlap=1, votes="fresh"))["private votes, private coins"]
+    assert not fresh.applies
+
+
+def test_fresh_votes_through_private_coins_compose():
+    teachers, mechanism = [PrivacyGuarantee(epsilon=0.4)] * 5, dt.PermuteAndFlip(epsilon=0.6, overlap=1)
+    total = dt.total_privacy(teachers=teachers, overlap=2, mechanism=mechanism, labels=20, votes="fresh", delta=1e-5)
+    label = PrivacyGuarantee(epsilon=2 * float(seen_through(0.4, 0.6)))
+    expected = dt.optimal_composition(label, 20, delta=1e-5).epsilon
+    assert by_name(total)["private votes, private coins"].epsilon == pytest.approx(expected, rel=1e-9)
+    assert total.route.name == "private votes, private coins"
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
