@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from darrm_torch import (
+    GNMax,
     NoiseFreeMajority,
+    PermuteAndFlip,
     PluralityVotes,
     PrivacyGuarantee,
     SelfBoundingPlurality,
@@ -143,6 +145,8 @@ MECHANISMS = {
     "vote-private, sampled": lambda teachers, overlap: VotePrivatePlurality(
         teachers=teachers, classes=CLASSES, epsilon=0.5 * overlap, overlap=overlap, sample=teachers - 1
     ),
+    "permute-and-flip": lambda teachers, overlap: PermuteAndFlip(epsilon=0.6 * overlap, overlap=overlap),
+    "GNMax": lambda teachers, overlap: GNMax(sigma=4.0, overlap=overlap),
 }
 
 
@@ -172,6 +176,24 @@ def test_self_bounding_labels_cost_what_is_said(allowance: float, overlap: int) 
         assert found <= cost * PURE.epsilon + 1e-9
         if overlap == 4:
             assert found >= cost * PURE.epsilon - 1e-6
+
+
+def test_private_teachers_are_seen_through_private_coins() -> None:
+    """One teacher touched: tanh(T / 2) = tanh(epsilon / 2) tanh(labels eta / 2) is what the worst teachers reach."""
+    mechanism = VotePrivatePlurality(teachers=4, classes=CLASSES, epsilon=0.7)
+    for labels in (1, 2):
+        claim = total_privacy(teachers=[PURE] * 4, overlap=1, mechanism=mechanism, labels=labels, delta=0.0)
+        assert claim.route.name == "private votes, private coins"
+        assert claim.epsilon == pytest.approx(2 * math.atanh(math.tanh(0.2) * math.tanh(0.35 * labels)), rel=1e-9)
+        adversary = Adversary(every_law(mechanism, 4), 4, PURE, 1, labels)
+        # Unchanged teachers who are certain of their votes show the changed one best.
+        adversary.weights[:] = np.where((adversary.model[:, 1:] == 0).all(axis=1), [[1], [1]], 0)
+        large = 1 / (1 + math.exp(-PURE.epsilon))
+        adversary.weights *= np.where(adversary.model[:, 0] == [[0], [1]], large, 1 - large)
+        found = adversary.worst(log_ratio, np.random.default_rng(0), starts=20)
+        assert found <= claim.epsilon + 1e-9
+        if labels == 1:
+            assert found >= claim.epsilon - 1e-6
 
 
 def test_a_plurality_without_noise_is_caught() -> None:
