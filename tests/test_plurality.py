@@ -147,6 +147,7 @@ MECHANISMS = {
     ),
     "permute-and-flip": lambda teachers, overlap: PermuteAndFlip(epsilon=0.6 * overlap, overlap=overlap),
     "GNMax": lambda teachers, overlap: GNMax(sigma=4.0, overlap=overlap),
+    "GNMax, its label": lambda teachers, overlap: GNMax(sigma=4.0, overlap=overlap, teachers=teachers, classes=CLASSES),
 }
 
 

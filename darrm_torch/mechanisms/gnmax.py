@@ -11,13 +11,15 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import special
 
 from ..errors import InvalidArgument, check_integer, check_number
 from ..guarantees import PrivacyGuarantee
+from ..plurality import standings, votes_within
 from .base import NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
 from .sampling import Floats, GaussianTail, Integers, Magnitudes, RandomBits, fair_argmax
@@ -26,6 +28,8 @@ __all__ = ["GNMax"]
 
 SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bit sums
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
+_MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # for which label_renyi takes seconds
+_ORDERS: Floats = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,7 @@ class GNMax(GaussianCounts):
         overlap: r, how many teachers one record can touch: 1 for disjoint shards.
         delta: where :meth:`guarantee` is stated unless asked otherwise.
         teachers: K, ``None`` for any.
+        classes: C, ``None`` for any; with K it lets :meth:`guarantee` look at the label itself.
 
     Raises:
         InvalidArgument: an argument out of range.
@@ -97,6 +102,7 @@ class GNMax(GaussianCounts):
     """
 
     sigma: float
+    classes: int | None = None
     calibration: str | None = None
 
     _methods: ClassVar = {"analytic": gaussian_mu, "rdp": rdp_mu}
@@ -104,6 +110,8 @@ class GNMax(GaussianCounts):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2))
 
     @classmethod
     def calibrated(
@@ -114,35 +122,98 @@ class GNMax(GaussianCounts):
         labels: int = 1,
         overlap: int = 1,
         teachers: int | None = None,
+        classes: int | None = None,
         insecure_seed: int | None = None,
     ) -> GNMax:
         """The smallest noise that keeps ``target`` for ``labels`` labels together, rounded up.
 
         Args:
             target: of all labels together; epsilon and delta positive.
-            method: ``"analytic"``, the exact condition, or ``"rdp"``, the Renyi bound at its best order: what the DaRRM
-                paper uses for GNMax, with up to 1.8 times the noise.
+            method: ``"analytic"``, the exact condition for noisy counts; ``"rdp"``, the Renyi bound at its best order:
+                what the DaRRM paper uses for GNMax, with up to 1.8 times the noise; or ``"label"``, the Renyi bound of
+                what is released, the label, which asks for as little as half the noise. That one needs ``teachers``,
+                ``classes`` and overlap 1, and few of both: all histograms of the votes are gone through.
             labels: Q.
             overlap: r.
             teachers: K, ``None`` for any.
+            classes: C, ``None`` for any.
             insecure_seed: see :class:`Mechanism`.
 
         Raises:
-            InvalidArgument: a target that no Gaussian noise keeps, or that needs none.
+            InvalidArgument: a target that no Gaussian noise keeps, or that needs none; histograms that are unknown or
+                too many for ``"label"``.
         """
-        if method not in cls._methods:
-            raise InvalidArgument("method", f"one of {sorted(cls._methods)}", method)
+        if method not in (*cls._methods, "label"):
+            raise InvalidArgument("method", f"one of {sorted((*cls._methods, 'label'))}", method)
         epsilon = check_number("target.epsilon", target.epsilon, low=0.0, low_open=True, high_open=True)
         delta = check_number("target.delta", target.delta, low=0.0, high=1.0, low_open=True, high_open=True)
         labels = check_integer("labels", labels, low=1)
         overlap = check_integer("overlap", overlap, low=1)
-        return cls(
-            sigma=overlap * math.sqrt(2 * labels) / cls._methods[method](epsilon, delta) * (1 + 2.0**-40),
+        mu = cls._methods["analytic" if method == "label" else method](epsilon, delta)
+        mechanism = cls(
+            sigma=overlap * math.sqrt(2 * labels) / mu * (1 + 2.0**-40),
             overlap=overlap,
             delta=delta,
             teachers=teachers,
+            classes=classes,
             calibration=f"{method}: {target} for {labels} label(s), overlap {overlap}",
             insecure_seed=insecure_seed,
+        )
+        if method != "label":
+            return mechanism
+        if not mechanism._histograms_are_few or overlap > 1:
+            raise InvalidArgument(
+                "method",
+                '"analytic"',
+                method,
+                f"The label's own needs a record that touches one teacher, and at most {_MOST_HISTOGRAMS} histograms",
+            )
+
+        def keeps(sigma: float) -> bool:
+            return replace(mechanism, sigma=sigma).guarantee(labels=labels).epsilon <= epsilon
+
+        enough, less = mechanism.sigma, mechanism.sigma / 2
+        while keeps(less):
+            enough, less = less, less / 2
+        while enough - less > 2.0**-10 * enough:
+            middle = (enough + less) / 2
+            enough, less = (middle, less) if keeps(middle) else (enough, middle)
+        return replace(mechanism, sigma=enough)
+
+    def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
+        """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
+
+        Or, where ``teachers`` and ``classes`` are given and few and one record touches one teacher, the Renyi bound of
+        the labels themselves, if that is smaller: see :func:`label_renyi`.
+
+        Args:
+            labels: Q.
+            delta: ``None``: the one it was built with.
+            overlap: r; ``None``: the one it was built with.
+
+        Raises:
+            InvalidArgument: no delta here or there.
+        """
+        counts = super().guarantee(labels=labels, delta=delta, overlap=overlap)
+        if (self.overlap if overlap is None else overlap) > 1 or not self._histograms_are_few or counts.delta == 0:
+            return counts
+        assert self.teachers is not None
+        assert self.classes is not None
+        total = labels * label_renyi(self.sigma, self.teachers, self.classes)
+        # (a, t)-RDP is (t + log(1 - 1/a) - (log delta + log a)/(a - 1), delta)-DP (Canonne, Kamath, Steinke 2020,
+        # Prop. 12), and Renyi bounds of adaptive labels add up (Mironov 2017, Prop. 1).
+        log_delta = math.log(counts.delta)
+        epsilons = total + np.log1p(-1 / _ORDERS) - (log_delta + np.log(_ORDERS)) / (_ORDERS - 1)
+        label = max(float(epsilons.min()), 0.0) * (1 + 2.0**-40) + 2.0**-40
+        return replace(counts, epsilon=min(counts.epsilon, label))
+
+    @property
+    def _histograms_are_few(self) -> bool:
+        return (
+            self.teachers is not None
+            and self.classes is not None
+            and self.sigma <= _LARGEST_LABEL_SIGMA
+            and votes_within(_MOST_HISTOGRAMS, votes=self.teachers, classes=self.classes) == self.teachers
         )
 
     def _parameters(self) -> dict[str, Any]:
@@ -188,9 +259,14 @@ def noisy_argmax_law(counts: Integers, noise: Magnitudes, unit: int) -> Floats:
     2**-63 for each class.
     """
     rows, inverse = np.unique(counts, axis=0, return_inverse=True)
-    law = np.append(noise.symmetric_law(), 0.0)  # index -1: no such value
+    return _argmax_law(rows, noise.symmetric_law(), unit)[inverse.reshape(-1)]
+
+
+def _argmax_law(rows: Integers, noise: Floats, unit: int) -> Floats:
+    """For noise with these chances of the values -R, ..., R: sums of products of non-negative numbers only."""
+    law = np.append(noise, 0.0)  # index -1: no such value
     below = np.concatenate([[0.0], np.cumsum(law[:-1])])  # below[i]: Pr[noise < its value number i]
-    nodes, weights = np.polynomial.legendre.leggauss((counts.shape[1] + 1) // 2)
+    nodes, weights = np.polynomial.legendre.leggauss((rows.shape[1] + 1) // 2)
     index = np.arange(law.size - 1)
     result = np.empty(rows.shape)
     for row, votes in enumerate(rows):
@@ -202,4 +278,57 @@ def noisy_argmax_law(counts: Integers, noise: Magnitudes, unit: int) -> Floats:
                 tie = law[np.where((at >= 0) & (at < index.size), at, -1)]
                 product *= (below[np.clip(at, 0, index.size)] + (nodes[:, None] + 1) / 2 * tie) ** size
             result[row, which == own] = weights / 2 @ product @ law[:-1]
-    return result[inverse.reshape(-1)]
+    return result
+
+
+@functools.lru_cache(maxsize=64)
+def label_renyi(sigma: float, teachers: int, classes: int) -> Floats:
+    """The Renyi divergence of one GNMax label, at each of many orders, at most; one teacher's vote may change.
+
+    Formal guarantee: for each order a and any two histograms of ``teachers`` votes over ``classes`` classes that differ
+    in one vote, log(sum over labels of p**a q**(1 - a)) / (a - 1) is at most this. All pairs are gone through, up to
+    the names of the classes. Their laws are finite sums of products of non-negative numbers: noise beyond 10 sigma and
+    more is left out, which makes q smaller, and its whole chance is added to p; rounding is a matter of relative
+    errors, which are added.
+    """
+    space, step = standings(teachers, classes), grid_step(sigma)
+    rows, here, there = _neighbours(teachers, classes)
+    width = min(10 + 2 * teachers / sigma, 37.0)  # of the noise, in sigmas: beyond 37 the chances are no doubles
+    reach = math.ceil(width * sigma / step)
+    nodes, weights = np.polynomial.legendre.leggauss(12)  # the density over each cell of the grid
+    places = (np.arange(-reach, reach + 1)[:, None] + nodes / 2) * (step / sigma)
+    noise = np.exp(-places * places / 2) @ weights * (step / sigma / 2 / math.sqrt(2 * math.pi))
+    law = _argmax_law(rows, noise, round(1 / step))
+    chance = np.zeros(len(space.own))
+    chance[space.lookup[np.arange(space.histograms)[:, None], rows]] = law
+    left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
+    rounding = classes * noise.size * 2.0**-47  # relative, of each chance: sums of so many, products of so many
+    with np.errstate(divide="ignore"):
+        p, q = np.log(law[here] + left_out), np.log(chance[there])
+    worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1).max() for a in _ORDERS])
+    return np.asarray((np.maximum(worst, 0.0) + 2 * rounding * _ORDERS) / (_ORDERS - 1))
+
+
+@functools.lru_cache(maxsize=8)
+def _neighbours(teachers: int, classes: int) -> tuple[Integers, Integers, Integers]:
+    """All histograms and all moves of one vote, up to the names of the classes.
+
+    Returns:
+        (H, C): the histograms, ascending; (M,): the number of that from which a vote moves; (M, C): the standings of
+        its classes afterwards.
+    """
+    space = standings(teachers, classes)
+    rows: Integers = np.zeros((space.histograms, classes), dtype=np.int64)
+    for others, own, histogram in zip(space.others, space.own, space.histogram, strict=True):
+        rows[histogram] = np.sort([own, *others, *[0] * (classes - 1 - len(others))])
+    here, moved = [], []
+    for histogram, row in enumerate(rows):
+        levels, first = np.unique(row, return_index=True)
+        last = np.append(first[1:], classes) - 1
+        for start in first[levels > 0]:
+            for end in last[last != start]:
+                here.append(histogram)
+                moved.append(row.copy())
+                moved[-1][[start, end]] += [-1, 1]
+    there = np.array(moved)
+    return rows, np.array(here), space.lookup[space.find(there)[:, None], there]

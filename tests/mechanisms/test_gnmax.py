@@ -18,7 +18,7 @@ from scipy import integrate, stats
 
 from darrm_torch import ConfidentGNMax, GNMax, InvalidArgument, LNMax, PermuteAndFlip, PrivacyGuarantee
 from darrm_torch.mechanisms.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, rdp_mu, zcdp_epsilon
-from darrm_torch.mechanisms.gnmax import gaussian_noise, grid_step
+from darrm_torch.mechanisms.gnmax import _ORDERS, gaussian_noise, grid_step, label_renyi
 from darrm_torch.mechanisms.sampling import RandomBits
 
 numbers = {"allow_nan": False, "allow_infinity": False}
@@ -257,3 +257,101 @@ def test_many_pure_labels_compose_better_than_the_sum() -> None:
         assert mechanism.guarantee(labels=100).epsilon >= 10.0
         assert mechanism.guarantee(labels=100, delta=1e-5).epsilon < 5.0
         assert mechanism.guarantee(labels=100).delta == 0.0
+
+
+# --- the privacy of the label itself ---
+
+
+def neighbours(teachers: int, classes: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """All counts, and all pairs of them that differ in one vote."""
+    bars = itertools.combinations(range(teachers + classes - 1), classes - 1)
+    counts = np.array([np.diff([-1, *bar, teachers + classes - 1]) - 1 for bar in bars])
+    apart = np.abs(counts[:, None] - counts[None, :]).sum(axis=2)
+    return counts, [(int(i), int(j)) for i, j in zip(*np.nonzero(apart == 2), strict=True)]
+
+
+@pytest.mark.parametrize(("teachers", "classes", "sigma"), [(3, 3, 1.7), (6, 3, 5.0), (4, 4, 20.0), (1, 5, 2.0)])
+def test_renyi_bound_of_the_label_is_that_of_the_worst_pair(teachers: int, classes: int, sigma: float) -> None:
+    counts, pairs = neighbours(teachers, classes)
+    law = GNMax(sigma=sigma).label_probabilities(counts)
+    bound = label_renyi(sigma, teachers, classes)
+    for index in (0, 10, 40):
+        order = float(_ORDERS[index])
+        exact = max(math.log(float(np.sum(law[i] ** order * law[j] ** (1 - order)))) for i, j in pairs) / (order - 1)
+        assert exact - 1e-9 <= bound[index] <= exact * (1 + 1e-6) + 1e-7
+        assert bound[index] < order / sigma**2 * (1 + 1e-9)  # the Gaussian's
+
+
+def test_renyi_bound_where_chances_are_next_to_nothing() -> None:
+    """Eleven votes against none at sigma = 1: a chance of about 1e-14, and orders up to 1000; to 60 digits."""
+    bound = label_renyi(1.0, 11, 2)
+    step = grid_step(1.0)
+    with mpmath.workdps(60):
+
+        def loses(gap: int) -> mpmath.mpf:
+            """Pr[noise of one class >= noise of the other + gap], ties by a fair coin."""
+            cells = [
+                mpmath.ncdf((k + mpmath.mpf(1) / 2) * step) - mpmath.ncdf((k - mpmath.mpf(1) / 2) * step)
+                for k in range(-12 * 16, 12 * 16 + 1)
+            ]
+            unit, total = round(gap / step), mpmath.mpf(0)
+            above = [mpmath.mpf(0)] * (len(cells) + 1)
+            for k in range(len(cells) - 1, -1, -1):
+                above[k] = above[k + 1] + cells[k]
+            for k, cell in enumerate(cells):
+                if k + unit < len(cells):
+                    total += cell * (above[k + unit + 1] + cells[k + unit] / 2)
+            return total
+
+        p, q = loses(9), loses(11)
+        for index in (4, 30, 74):
+            order = mpmath.mpf(float(_ORDERS[index]))
+            exact = mpmath.log(p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)) / (order - 1)
+            assert bound[index] >= exact * (1 - mpmath.mpf(10) ** -12)
+            if index == 74:
+                assert bound[index] <= exact * (1 + mpmath.mpf(10) ** -6)  # the pair that is worst at large orders
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_noise_calibrated_on_the_label_keeps_the_target(labels: int) -> None:
+    target = PrivacyGuarantee(epsilon=0.8, delta=1e-3)
+    mechanism = GNMax.calibrated(target, method="label", labels=labels, teachers=5, classes=3)
+    assert mechanism.guarantee(labels=labels).epsilon <= 0.8
+    counts, pairs = neighbours(5, 3)
+
+    def worst(mechanism: GNMax) -> float:
+        one = mechanism.label_probabilities(counts)
+        two = one if labels == 1 else np.einsum("ia,ib->iab", one, one).reshape(len(counts), -1)
+        # Both labels of one pair: that is where they add up.
+        return max(float(np.maximum(two[i] - math.exp(0.8) * two[j], 0).sum()) for i, j in pairs)
+
+    assert worst(mechanism) <= 1e-3
+    assert worst(GNMax(sigma=0.5 * mechanism.sigma)) > 1e-3
+    assert mechanism.sigma < 0.8 * GNMax.calibrated(target, labels=labels).sigma
+
+
+def test_noise_calibrated_on_the_label_for_ten_classes() -> None:
+    """Eleven teachers, one label at (0.5, 1e-5): about half the noise; 100 labels at (8, 1e-5): three quarters."""
+    for labels, epsilon, sigma in ((1, 0.5, 5.35), (100, 8.0, 6.39)):
+        target = PrivacyGuarantee(epsilon=epsilon, delta=1e-5)
+        mechanism = GNMax.calibrated(target, method="label", labels=labels, teachers=11, classes=10)
+        assert sigma * 0.99 < mechanism.sigma < sigma
+        assert 0.99 * epsilon < mechanism.guarantee(labels=labels).epsilon <= epsilon
+        other = mechanism.guarantee(labels=labels, overlap=2)  # no more than the counts' own is known
+        assert other == GNMax(sigma=mechanism.sigma, delta=1e-5).guarantee(labels=labels, overlap=2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"teachers": None}, {"classes": None}, {"overlap": 2}, {"teachers": 101, "classes": 10}], ids=str
+)
+def test_the_label_needs_all_histograms(wrong: dict[str, int | None]) -> None:
+    ask = {"method": "label", "teachers": 5, "classes": 3} | wrong
+    with pytest.raises(InvalidArgument, match="method"):
+        GNMax.calibrated(PrivacyGuarantee(epsilon=1.0, delta=1e-5), **ask)
+
+
+def test_classes_are_checked() -> None:
+    with pytest.raises(InvalidArgument, match="classes"):
+        GNMax(sigma=1.0, classes=1)
+    with pytest.raises(InvalidArgument, match="counts"):
+        GNMax(sigma=1.0, classes=3).aggregate(np.array([[1, 2]]))
