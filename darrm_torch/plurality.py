@@ -99,6 +99,14 @@ class PluralityVotes:
             log -= special.gammaln(self.concentration + space.votes) - special.gammaln(self.concentration)
         return np.asarray(np.exp(log))
 
+    def sample(self, *, votes: int, classes: int, count: int, rng: np.random.Generator) -> IntArray:
+        """``(count, classes)`` histograms of ``votes`` votes, the true class first."""
+        means = np.full(classes, (1 - self.accuracy) / (classes - 1))
+        means[0] = self.accuracy
+        if math.isfinite(self.concentration):
+            means = rng.dirichlet(self.concentration * means, size=count)
+        return rng.multinomial(votes, means, size=count)
+
 
 PluralityPrior: TypeAlias = PluralityVotes | Sequence[PluralityVotes]
 """One belief, or several that are thought equally likely."""
@@ -155,6 +163,14 @@ class Standings:
         table = np.full((self.histograms, self.votes + 1), -1)
         table[self.histogram, self.own] = np.arange(len(self.own))
         return table
+
+    @functools.cached_property
+    def counts(self) -> IntArray:
+        """(histograms, classes): the votes of all classes, ascending."""
+        rows = np.zeros((self.histograms, self.classes), dtype=np.int64)
+        for others, own, histogram in zip(self.others, self.own, self.histogram, strict=True):
+            rows[histogram] = np.sort([own, *others, *[0] * (self.classes - 1 - len(others))])
+        return rows
 
     @functools.cached_property
     def joined(self) -> IntArray:

@@ -9,7 +9,7 @@ from .laplace import LNMax
 from .noise_free import NoiseFreeMajority
 from .pate_rdp import DataDependentGuarantee, DataDependentLoss
 from .plurality import SelfBoundingPlurality, VotePrivatePlurality
-from .selection import ExponentialMechanism, PermuteAndFlip
+from .selection import ExponentialMechanism, PermuteAndFlip, RandomizedPlurality
 
 __all__ = [
     "Audit",
@@ -23,6 +23,7 @@ __all__ = [
     "Mechanism",
     "NoiseFreeMajority",
     "PermuteAndFlip",
+    "RandomizedPlurality",
     "SelfBoundingPlurality",
     "VotePrivatePlurality",
     "audit",

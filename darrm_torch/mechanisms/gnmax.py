@@ -292,15 +292,15 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> Floats:
     errors, which are added.
     """
     space, step = standings(teachers, classes), grid_step(sigma)
-    rows, here, there = _neighbours(teachers, classes)
+    here, there = _neighbours(teachers, classes)
     width = min(10 + 2 * teachers / sigma, 37.0)  # of the noise, in sigmas: beyond 37 the chances are no doubles
     reach = math.ceil(width * sigma / step)
     nodes, weights = np.polynomial.legendre.leggauss(12)  # the density over each cell of the grid
     places = (np.arange(-reach, reach + 1)[:, None] + nodes / 2) * (step / sigma)
     noise = np.exp(-places * places / 2) @ weights * (step / sigma / 2 / math.sqrt(2 * math.pi))
-    law = _argmax_law(rows, noise, round(1 / step))
+    law = _argmax_law(space.counts, noise, round(1 / step))
     chance = np.zeros(len(space.own))
-    chance[space.lookup[np.arange(space.histograms)[:, None], rows]] = law
+    chance[space.lookup[np.arange(space.histograms)[:, None], space.counts]] = law
     left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
     rounding = classes * noise.size * 2.0**-47  # relative, of each chance: sums of so many, products of so many
     with np.errstate(divide="ignore"):
@@ -310,19 +310,16 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> Floats:
 
 
 @functools.lru_cache(maxsize=8)
-def _neighbours(teachers: int, classes: int) -> tuple[Integers, Integers, Integers]:
-    """All histograms and all moves of one vote, up to the names of the classes.
+def _neighbours(teachers: int, classes: int) -> tuple[Integers, Integers]:
+    """All moves of one vote, up to the names of the classes.
 
     Returns:
-        (H, C): the histograms, ascending; (M,): the number of that from which a vote moves; (M, C): the standings of
-        its classes afterwards.
+        (M,): the number of the histogram from which a vote moves; (M, C): the standings of its classes afterwards,
+        in the order of :attr:`Standings.counts`.
     """
     space = standings(teachers, classes)
-    rows: Integers = np.zeros((space.histograms, classes), dtype=np.int64)
-    for others, own, histogram in zip(space.others, space.own, space.histogram, strict=True):
-        rows[histogram] = np.sort([own, *others, *[0] * (classes - 1 - len(others))])
     here, moved = [], []
-    for histogram, row in enumerate(rows):
+    for histogram, row in enumerate(space.counts):
         levels, first = np.unique(row, return_index=True)
         last = np.append(first[1:], classes) - 1
         for start in first[levels > 0]:
@@ -331,4 +328,4 @@ def _neighbours(teachers: int, classes: int) -> tuple[Integers, Integers, Intege
                 moved.append(row.copy())
                 moved[-1][[start, end]] += [-1, 1]
     there = np.array(moved)
-    return rows, np.array(here), space.lookup[space.find(there)[:, None], there]
+    return np.array(here), space.lookup[space.find(there)[:, None], there]

@@ -110,6 +110,10 @@ class _Plurality(Mechanism):
             raise InvalidArgument("teachers", f"{self.teachers}, as the table was made for", teachers)
         return self._table.smallest_allowance(min(check_overlap(overlap, self.teachers), self._votes))
 
+    def expected_accuracy(self, prior: PluralityPrior) -> float:
+        """The chance, exact, that a label is the true class: ``sample`` of K such votes are ``sample`` such votes."""
+        return self._table.accuracy(prior)
+
     def _parameters(self) -> dict[str, Any]:
         return {"overlap": self._touched, "sample": self._votes, "table": self._table.digest}
 

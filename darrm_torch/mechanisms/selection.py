@@ -1,21 +1,25 @@
-"""Pure differential privacy on the counts: permute-and-flip, and the exponential mechanism."""
+"""Pure differential privacy on the counts: permute-and-flip, the exponential mechanism, and randomized response."""
 
 from __future__ import annotations
 
 import functools
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from ..certificate import GRID
+from ..errors import check_integer
 from ..guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
 from .gaussian import pure_composition
 from .laplace import ratio_at_least
 from .sampling import Floats, GeometricTail, Integers, Magnitudes, fair_argmax
 
-__all__ = ["ExponentialMechanism", "PermuteAndFlip"]
+__all__ = ["ExponentialMechanism", "PermuteAndFlip", "RandomizedPlurality"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,59 @@ class ExponentialMechanism(_Selection):
     def _law(self, counts: Integers) -> Floats:
         chances = self._chances(counts)
         return np.asarray(chances / chances.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomizedPlurality(NoisyCounts):
+    """Randomized response on the plurality: tells it with chance e^epsilon / (e^epsilon + C - 1), else another class.
+
+    Guarantee, whatever the teachers promise and however many of them a record touches: a label is epsilon-DP, delta =
+    0: no two classes have chances of a ratio above e^epsilon, for any votes. Of use where a record can touch all
+    teachers and epsilon is 2 or more; below that the self-bounding plurality is better.
+
+    Args:
+        epsilon: of one label, in [1e-6, 500].
+        classes: C, ``None`` for any.
+        overlap: without effect on the guarantee.
+        teachers: K, ``None`` for any.
+
+    >>> RandomizedPlurality(epsilon=math.log(4)).label_probabilities(np.array([[3, 1, 1]])).round(3).tolist()
+    [[0.667, 0.167, 0.167]]
+    """
+
+    epsilon: float
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("epsilon", low=1e-6, high=500.0)
+        if self.classes is not None:
+            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2))
+
+    def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
+        """Of ``labels`` labels together: (Q epsilon, 0), or better at a positive ``delta``; for any overlap."""
+        labels, delta, _ = check_request(labels, delta, overlap)
+        return pure_composition(self.epsilon, self.epsilon**2 / 2, labels=labels, delta=delta or 0.0)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon}
+
+    def _told(self, classes: int) -> int:
+        """The chance that the plurality is told, rounded down, in units of 2**-53."""
+        growth = Fraction(math.exp(self.epsilon) * (1 - 2.0**-50))
+        return math.floor(GRID * growth / (growth + classes - 1))
+
+    def _draw(self, counts: Integers) -> Integers:
+        classes = counts.shape[1]
+        best = fair_argmax(counts, self._bits)
+        told = (self._bits.words(len(counts)) >> np.uint64(11)) < np.uint64(self._told(classes))
+        other = self._bits.below(np.full(len(counts), classes - 1))
+        return np.where(told, best, other + (other >= best))
+
+    def _law(self, counts: Integers) -> Floats:
+        best = counts == counts.max(axis=1, keepdims=True)
+        plain, told = best / best.sum(axis=1, keepdims=True), self._told(counts.shape[1]) / GRID
+        return np.asarray(plain * told + (1 - plain) * ((1 - told) / (counts.shape[1] - 1)))
 
 
 def _gaps(counts: Integers) -> Integers:

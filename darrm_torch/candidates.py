@@ -1,0 +1,322 @@
+"""More than two classes: every mechanism as strong as a budget allows, what is proven of it, and what it is worth.
+
+Everything here is public: votes follow a prior, totals come from :func:`darrm_torch.total_privacy`, and no vote is
+looked at. Nothing in this module proves anything about privacy by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .certificate import check_overlap, check_target
+from .errors import DarrmError, InvalidArgument, check_integer
+from .guarantees import PrivacyGuarantee, PrivacyProfile
+from .mechanisms import (
+    ExponentialMechanism,
+    GNMax,
+    Mechanism,
+    NoiseFreeMajority,
+    PermuteAndFlip,
+    RandomizedPlurality,
+    SelfBoundingPlurality,
+    VotePrivatePlurality,
+)
+from .mechanisms.gaussian import pure_composition
+from .plurality import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
+from .totals import PricedMechanism, TotalPrivacy, total_privacy
+
+__all__ = ["PluralityCandidate", "expected_accuracy", "plurality_candidates"]
+
+_LISTED = 1000  # histograms that are gone through one by one
+_SAMPLES = 1000  # where they are more
+_SLACK = 1 - 1e-9  # left under a target, for the rounding of what is then proven
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluralityCandidate:
+    """One way of releasing labels of many classes.
+
+    Attributes:
+        name: a short name.
+        mechanism: ready to use, as strong as the targets allow; None where there is none.
+        label, total: what is proven of one label, and of all, at the deltas of their targets; None without a mechanism.
+        accuracy: the chance under the prior that a label is the true class.
+        standard_error: of ``accuracy``; 0 where it is exact.
+        meets: whether it keeps every target.
+        reason: why there is no mechanism; otherwise empty.
+    """
+
+    name: str
+    mechanism: Mechanism | None
+    label: TotalPrivacy | None = None
+    total: TotalPrivacy | None = None
+    accuracy: float = 0.0
+    standard_error: float = 0.0
+    meets: bool = False
+    reason: str = ""
+
+
+def plurality_candidates(
+    *,
+    teachers: int,
+    classes: int,
+    teacher: PrivacyProfile | PrivacyGuarantee | None = None,
+    overlap: int | None = None,
+    labels: int = 1,
+    label_target: PrivacyGuarantee | None = None,
+    total_target: PrivacyGuarantee | None = None,
+    prior: PluralityPrior = VAGUE_VOTES,
+) -> tuple[PluralityCandidate, ...]:
+    """What there is for a budget: those that keep it first, and of these the most accurate.
+
+    Accuracies that are equal to three digits count as equal; then the simpler one goes first: no noise, closed forms,
+    tables.
+
+    Args:
+        teachers: K.
+        classes: C.
+        teacher: what each promises as a trained model; None: nothing.
+        overlap: r, how many teachers one record can touch; None: all.
+        labels: Q, how many labels will be released, all of the same trained teachers.
+        label_target: what each label must keep by itself.
+        total_target: what all labels together must keep. One of the two targets is needed.
+        prior: how the teachers are believed to vote; from public knowledge.
+
+    Raises:
+        InvalidArgument: bad input, or no target.
+
+    >>> best, *_ = plurality_candidates(
+    ...     teachers=11, classes=3, overlap=1, label_target=PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+    ... )
+    >>> best.name, round(best.accuracy, 2)
+    ('vote-private table', 0.74)
+    """
+    asked = _Asked.read(teachers, classes, teacher, overlap, labels, label_target, total_target, prior)
+    found = [_judged(asked, name, build) for name, build in _FAMILIES.items()]
+    return tuple(sorted(found, key=lambda one: (not one.meets, one.mechanism is None, -round(one.accuracy, 3))))
+
+
+def expected_accuracy(
+    mechanism: Mechanism, *, teachers: int, classes: int, prior: PluralityPrior = VAGUE_VOTES
+) -> tuple[float, float]:
+    """The chance that a label is the true class when the votes follow ``prior``, and its standard error.
+
+    Exact, with error 0, for tables and wherever the histograms of the votes are few. Otherwise the mean over 1000
+    histograms drawn with a fixed seed, of the exact chance given each.
+
+    >>> from darrm_torch import PluralityVotes
+    >>> expected_accuracy(NoiseFreeMajority(), teachers=1, classes=10, prior=PluralityVotes(accuracy=0.7))
+    (0.7, 0.0)
+    """
+    parts = check_plurality_prior(prior)
+    if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality):
+        return mechanism.expected_accuracy(parts), 0.0
+    if votes_within(_LISTED, votes=teachers, classes=classes) == teachers:
+        space = standings(teachers, classes)
+        chance = np.zeros(len(space.own))
+        law = mechanism.label_probabilities(space.counts)
+        chance[space.lookup[np.arange(space.histograms)[:, None], space.counts]] = law
+        return float(np.mean([part.weights(space) @ chance for part in parts])), 0.0
+    rng, count = np.random.default_rng(0), math.ceil(_SAMPLES / len(parts))
+    told = [
+        np.asarray(mechanism.label_probabilities(part.sample(votes=teachers, classes=classes, count=count, rng=rng)))[
+            :, 0
+        ]
+        for part in parts
+    ]
+    error = math.sqrt(sum(float(part.var(ddof=1)) / count for part in told)) / len(told)
+    return float(np.mean(told)), error
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    teachers: int
+    classes: int
+    teacher: PrivacyProfile
+    overlap: int
+    labels: int
+    label_target: PrivacyGuarantee | None
+    total_target: PrivacyGuarantee | None
+    prior: PluralityPrior
+
+    @classmethod
+    def read(
+        cls, teachers: Any, classes: Any, teacher: Any, overlap: Any, labels: Any, label: Any, total: Any, prior: Any
+    ) -> _Asked:
+        count = check_integer("teachers", teachers, low=1)
+        if label is None and total is None:
+            raise InvalidArgument(
+                "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."
+            )
+        for target in (label, total):
+            if target is not None:
+                check_target(target)
+        if teacher is None:
+            teacher = PrivacyProfile.non_private()
+        elif isinstance(teacher, PrivacyGuarantee):
+            teacher = PrivacyProfile.from_guarantee(teacher)
+        elif not isinstance(teacher, PrivacyProfile):
+            raise InvalidArgument("teacher", "a profile or a guarantee", teacher)
+        return cls(
+            teachers=count,
+            classes=check_integer("classes", classes, low=2),
+            teacher=teacher,
+            overlap=check_overlap(overlap, count),
+            labels=check_integer("labels", labels, low=1),
+            label_target=label,
+            total_target=total,
+            prior=check_plurality_prior(prior),
+        )
+
+    @property
+    def priced(self) -> list[tuple[int, PrivacyGuarantee]]:
+        """How many labels must keep what."""
+        both = ((1, self.label_target), (self.labels, self.total_target))
+        return [(count, target) for count, target in both if target is not None]
+
+    def total(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
+        return total_privacy(
+            teachers=[self.teacher] * self.teachers,
+            overlap=self.overlap,
+            mechanism=mechanism,
+            labels=labels,
+            delta=delta,
+        )
+
+    def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:
+        return all(
+            self.total(mechanism, count, target.delta).epsilon <= target.epsilon * slack
+            for count, target in self.priced
+        )
+
+    def strongest(self, make: Callable[[float], PricedMechanism], low: float, high: float) -> float:
+        """The largest number for which what it makes keeps the targets, to one part in a thousand, by bisection."""
+        if self.keeps(make(high), _SLACK):
+            return high
+        if not self.keeps(make(low), _SLACK):
+            wanted = " and ".join(f"{target} for {count}" for count, target in self.priced)
+            raise InvalidArgument("target", "one that some strength keeps", wanted)
+        while high > low * 1.001:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.keeps(make(middle), _SLACK) else (low, middle)
+        return low
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """What a table will promise, before it is solved for."""
+
+    allowance: float = math.inf
+    vote_epsilon: float = math.inf
+    certificate: None = None
+
+    def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
+        return self.allowance
+
+    def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | None:
+        if math.isinf(self.vote_epsilon):
+            return None
+        epsilon = self.vote_epsilon * overlap
+        return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta)
+
+
+def _noise_free(asked: _Asked) -> Mechanism:
+    return NoiseFreeMajority(classes=asked.classes, teachers=asked.teachers)
+
+
+def _randomized(asked: _Asked) -> Mechanism:
+    def make(epsilon: float) -> RandomizedPlurality:
+        return RandomizedPlurality(epsilon=epsilon, classes=asked.classes, teachers=asked.teachers)
+
+    return make(asked.strongest(make, 1e-5, 50.0))
+
+
+def _permute_and_flip(asked: _Asked) -> Mechanism:
+    def make(epsilon: float) -> PermuteAndFlip:
+        return PermuteAndFlip(epsilon=epsilon, overlap=asked.overlap, teachers=asked.teachers)
+
+    return make(asked.strongest(make, asked.overlap * 2.0**-14, asked.overlap * 50.0))
+
+
+def _exponential(asked: _Asked) -> Mechanism:
+    def make(epsilon: float) -> ExponentialMechanism:
+        return ExponentialMechanism(epsilon=epsilon, overlap=asked.overlap, teachers=asked.teachers)
+
+    return make(asked.strongest(make, asked.overlap * 2.0**-14, asked.overlap * 50.0))
+
+
+def _gaussian(asked: _Asked, classes: int | None = None) -> Mechanism:
+    delta = asked.priced[-1][1].delta
+
+    def make(strength: float) -> GNMax:
+        return GNMax(
+            sigma=1 / strength, delta=delta or None, overlap=asked.overlap, teachers=asked.teachers, classes=classes
+        )
+
+    return make(asked.strongest(make, 2.0**-16, 16.0))
+
+
+def _gaussian_label(asked: _Asked) -> Mechanism:
+    if asked.overlap > 1 or votes_within(_LISTED, votes=asked.teachers, classes=asked.classes) < asked.teachers:
+        raise InvalidArgument("overlap", "1, and few histograms of votes, to look at the label", asked.overlap)
+    return _gaussian(asked, asked.classes)
+
+
+def _self_bounding(asked: _Asked) -> Mechanism:
+    allowance = asked.strongest(lambda m: _Priced(allowance=m), 1e-3, float(asked.overlap))
+    return SelfBoundingPlurality(
+        teachers=asked.teachers,
+        classes=asked.classes,
+        allowance=allowance,
+        overlap=asked.overlap,
+        prior=asked.prior,
+    )
+
+
+def _vote_private(asked: _Asked) -> Mechanism:
+    each = asked.strongest(lambda epsilon: _Priced(vote_epsilon=epsilon), 1e-4, 50.0)
+    return VotePrivatePlurality(
+        teachers=asked.teachers,
+        classes=asked.classes,
+        epsilon=each * asked.overlap,
+        overlap=asked.overlap,
+        prior=asked.prior,
+    )
+
+
+# In the order of preference where accuracies are equal.
+_FAMILIES: dict[str, Callable[[_Asked], Mechanism]] = {
+    "noise-free plurality": _noise_free,
+    "randomized response": _randomized,
+    "permute-and-flip": _permute_and_flip,
+    "exponential mechanism": _exponential,
+    "GNMax": _gaussian,
+    "GNMax, calibrated on the label": _gaussian_label,
+    "self-bounding plurality": _self_bounding,
+    "vote-private table": _vote_private,
+}
+
+
+def _judged(asked: _Asked, name: str, build: Callable[[_Asked], Mechanism]) -> PluralityCandidate:
+    try:
+        mechanism = build(asked)
+    except DarrmError as error:
+        return PluralityCandidate(name=name, mechanism=None, reason=f"Not possible: {error}.")
+    accuracy, error_of_it = expected_accuracy(
+        mechanism, teachers=asked.teachers, classes=asked.classes, prior=asked.prior
+    )
+    priced = asked.priced
+    return PluralityCandidate(
+        name=name,
+        mechanism=mechanism,
+        label=asked.total(mechanism, 1, priced[0][1].delta),
+        total=asked.total(mechanism, asked.labels, priced[-1][1].delta),
+        accuracy=accuracy,
+        standard_error=error_of_it,
+        meets=asked.keeps(mechanism),
+    )

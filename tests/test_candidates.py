@@ -1,0 +1,150 @@
+"""Many classes: what is offered keeps the budget, the best comes first, and accuracies are what they are said to be."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from darrm_torch import (
+    GNMax,
+    InvalidArgument,
+    NoiseFreeMajority,
+    PermuteAndFlip,
+    PluralityVotes,
+    PrivacyGuarantee,
+    PrivacyProfile,
+    RandomizedPlurality,
+    SelfBoundingPlurality,
+    expected_accuracy,
+    plurality_candidates,
+    total_privacy,
+)
+
+POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+NAMES = {
+    "noise-free plurality",
+    "randomized response",
+    "permute-and-flip",
+    "exponential mechanism",
+    "GNMax",
+    "GNMax, calibrated on the label",
+    "self-bounding plurality",
+    "vote-private table",
+}
+
+
+@pytest.mark.parametrize(
+    ("ask", "best"),
+    [
+        ({"overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)}, "vote-private table"),
+        (
+            {"overlap": 1, "labels": 100, "total_target": PrivacyGuarantee(epsilon=8.0, delta=1e-5)},
+            "GNMax, calibrated on the label",
+        ),
+        ({"teacher": POINT, "label_target": PrivacyGuarantee(epsilon=0.3, delta=3e-5)}, "self-bounding plurality"),
+        (
+            {
+                "teacher": POINT,
+                "overlap": 1,
+                "labels": 1000,
+                "total_target": PrivacyGuarantee(epsilon=0.1, delta=1e-5),
+            },
+            "noise-free plurality",
+        ),
+        ({"label_target": PrivacyGuarantee(epsilon=6.0)}, "randomized response"),
+        (
+            {"overlap": 1, "teachers": 51, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)},
+            "permute-and-flip",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_best_for_each_situation(ask: dict[str, Any], best: str) -> None:
+    """Eleven teachers, ten classes: a table for few votes, noise for many labels, closed forms for many teachers."""
+    asked = {"teachers": 11, "classes": 10} | ask
+    found = plurality_candidates(**asked)
+    assert found[0].name == best
+    assert {one.name for one in found} == NAMES
+    meeting = [one for one in found if one.meets]
+    assert found[: len(meeting)] == tuple(meeting)
+    for one in meeting:
+        assert one.mechanism is not None
+        for count, target in ((1, ask.get("label_target")), (ask.get("labels", 1), ask.get("total_target"))):
+            if target is not None:
+                total = total_privacy(
+                    teachers=[ask.get("teacher", PrivacyProfile.non_private())] * asked["teachers"],
+                    overlap=ask.get("overlap"),
+                    mechanism=one.mechanism,
+                    labels=count,
+                    delta=target.delta,
+                )
+                assert total.epsilon <= target.epsilon
+                if one.name != "noise-free plurality" and ask.get("labels") != 1000:
+                    assert total.epsilon >= 0.99 * target.epsilon  # as strong as it may be
+    accuracies = [round(one.accuracy, 3) for one in meeting]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_what_is_not_possible_says_why() -> None:
+    found = plurality_candidates(teachers=5, classes=3, label_target=PrivacyGuarantee(epsilon=0.5))
+    by_name = {one.name: one for one in found}
+    for name in ("GNMax", "self-bounding plurality", "GNMax, calibrated on the label"):
+        assert by_name[name].mechanism is None
+        assert by_name[name].reason
+        assert not by_name[name].meets
+    assert by_name["noise-free plurality"].mechanism is not None
+    assert not by_name["noise-free plurality"].meets
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        NoiseFreeMajority(),
+        PermuteAndFlip(epsilon=0.7),
+        GNMax(sigma=3.0),
+        RandomizedPlurality(epsilon=1.0),
+        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0),
+        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0, sample=5),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+@pytest.mark.parametrize("concentration", [math.inf, 2.0])
+def test_expected_accuracy_is_that_of_simulated_votes(mechanism: Any, concentration: float) -> None:
+    """20,000 votes drawn with a fixed seed, of which the exact chances are averaged; within 5 standard errors."""
+    prior = PluralityVotes(accuracy=0.6, concentration=concentration)
+    exact, error = expected_accuracy(mechanism, teachers=9, classes=4, prior=prior)
+    assert error == 0.0
+    counts = prior.sample(votes=9, classes=4, count=20_000, rng=np.random.default_rng(1))
+    told = mechanism.label_probabilities(counts)[:, 0]
+    assert abs(told.mean() - exact) <= 5 * told.std() / math.sqrt(len(told))
+
+
+def test_where_histograms_are_too_many_they_are_drawn() -> None:
+    prior = PluralityVotes(accuracy=0.4, concentration=5.0)
+    value, error = expected_accuracy(NoiseFreeMajority(), teachers=200, classes=10, prior=prior)
+    assert 0 < error < 0.03
+    counts = prior.sample(votes=200, classes=10, count=20_000, rng=np.random.default_rng(5))
+    exact = NoiseFreeMajority().label_probabilities(counts)[:, 0].mean()
+    assert abs(value - exact) <= 5 * error
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"label_target": None}, "label_target"),
+        ({"teachers": 0}, "teachers"),
+        ({"classes": 1}, "classes"),
+        ({"overlap": 12}, "overlap"),
+        ({"labels": 0}, "labels"),
+        ({"teacher": 0.5}, "teacher"),
+        ({"prior": 0.5}, "prior"),
+        ({"label_target": 0.5}, "target"),
+    ],
+)
+def test_bad_input(wrong: dict[str, Any], message: str) -> None:
+    ask = {"teachers": 11, "classes": 10, "label_target": POINT} | wrong
+    with pytest.raises(InvalidArgument, match=message):
+        plurality_candidates(**ask)
