@@ -118,9 +118,7 @@ def expected_accuracy(
         return mechanism.expected_accuracy(parts), 0.0
     if votes_within(_LISTED, votes=teachers, classes=classes) == teachers:
         space = standings(teachers, classes)
-        chance = np.zeros(len(space.own))
-        law = mechanism.label_probabilities(space.counts)
-        chance[space.lookup[np.arange(space.histograms)[:, None], space.counts]] = law
+        chance = space.per_standing(mechanism.label_probabilities(space.counts))
         return float(np.mean([part.weights(space) @ chance for part in parts])), 0.0
     rng, count = np.random.default_rng(0), math.ceil(_SAMPLES / len(parts))
     told = [

@@ -172,6 +172,27 @@ class Standings:
             rows[histogram] = np.sort([own, *others, *[0] * (self.classes - 1 - len(others))])
         return rows
 
+    def per_standing(self, law: FloatArray) -> FloatArray:
+        """(N,): of a law (histograms, classes) of the label given each row of :attr:`counts`, the chance of each."""
+        chance = np.zeros(len(self.own))
+        chance[self.lookup[np.arange(self.histograms)[:, None], self.counts]] = law
+        return chance
+
+    @functools.cached_property
+    def neighbours(self) -> tuple[IntArray, IntArray]:
+        """All changes of one vote, up to the names of the classes: (M, classes) standings before, and after."""
+        here, moved = [], []
+        for row in self.counts:
+            levels, first = np.unique(row, return_index=True)
+            last = np.append(first[1:], self.classes) - 1
+            for start in first[levels > 0]:
+                for end in last[last != start]:
+                    here.append(row)
+                    moved.append(row.copy())
+                    moved[-1][[start, end]] += [-1, 1]
+        before, after = np.array(here), np.array(moved)
+        return self.lookup[self.find(before)[:, None], before], self.lookup[self.find(after)[:, None], after]
+
     @functools.cached_property
     def joined(self) -> IntArray:
         """(N, votes + 1): the number of the standing whose others are these and one more class with t votes, or -1."""
@@ -370,10 +391,20 @@ class VoteTable:
         # The logarithm of the C library is off by less than one unit in the last place.
         return math.nextafter(math.log(round_up(Fraction(most, over))), math.inf) if most > over else 0.0
 
-    def lacking_growth(self, growth: float) -> float:
-        """By how much a chance exceeds ``growth`` times the least one changed vote makes of it; > 0: it does."""
-        exact = Fraction(growth)
-        return float(max(chance - exact * least for chance, least in self._changes()) / self._exact[1])
+    def lacking_growth(self, growth: float, slack: float = 0.0) -> float:
+        """By how much chances exceed ``growth`` times what one changed vote makes of them, and ``slack``; > 0: they do.
+
+        For any set of labels: the excesses of all classes that have one are added up.
+        """
+        exact, (chances, unit) = Fraction(growth), self._exact
+        times, over = exact.numerator, exact.denominator
+        if slack == 0:
+            return float(max(chance - exact * least for chance, least in self._changes()) / unit)
+        most = 0
+        for before, after in zip(*(side.tolist() for side in self.space.neighbours), strict=True):
+            excesses = (chances[i] * over - chances[j] * times for i, j in zip(before, after, strict=True))
+            most = max(most, sum(excess for excess in excesses if excess > 0))
+        return float(Fraction(most, over * unit) - Fraction(slack))
 
     def _changes(self) -> Iterator[tuple[int, int]]:
         """For each standing the chance, and the least that one changed vote can make of it, in the same exact unit."""
@@ -433,15 +464,18 @@ def self_bounding_table(
     return replace(table, certificate=certificate)
 
 
-def vote_private_table(space: Standings, *, epsilon: float, prior: PluralityPrior = VAGUE_VOTES) -> VoteTable:
-    """The table that tells the true class most often among those where one changed vote is epsilon-DP, delta = 0.
+def vote_private_table(
+    space: Standings, *, epsilon: float, delta: float = 0.0, prior: PluralityPrior = VAGUE_VOTES
+) -> VoteTable:
+    """The table that tells the true class most often among those where one changed vote is (epsilon, delta)-DP.
 
-    For teachers without privacy of their own. Proven in exact rational arithmetic: no chance exceeds e^epsilon times
-    what one changed vote can make of it.
+    For teachers without privacy of their own. Proven in exact rational arithmetic: for no set of labels does the chance
+    exceed e^epsilon times what one changed vote can make of it by more than delta.
 
     Args:
         space: the standings.
         epsilon: in [1e-6, 500].
+        delta: in [0, 1).
         prior: where the table should be good.
 
     Raises:
@@ -452,8 +486,11 @@ def vote_private_table(space: Standings, *, epsilon: float, prior: PluralityPrio
     [0.6667, 0.1667]
     """
     growth = growth_at_least(check_number("epsilon", epsilon, low=1e-6, high=500.0))
-    chances, _ = _best(space, _weights(space, prior), _vote_private_rows(space, growth))
-    return _mended(space, chances, lambda table: table.lacking_growth(growth) / (growth - 1))
+    slack = check_number("delta", delta, low=0.0, high=1.0, high_open=True)
+    rows = _slack_rows(space, growth, slack) if slack else _vote_private_rows(space, growth)
+    chances, _ = _best(space, _weights(space, prior), rows)
+    # With uniform chances of weight w each, a sum of excesses that is positive falls by w (growth - 1) or more.
+    return _mended(space, chances, lambda table: table.lacking_growth(growth, slack) / (growth - 1))
 
 
 def _weights(space: Standings, prior: PluralityPrior) -> FloatArray:
@@ -512,6 +549,27 @@ def _vote_private_rows(space: Standings, growth: float) -> Any:
     pairs = np.array([(i, to) for i, groups in enumerate(space.moves) for _, targets in groups for to in targets])
     each = np.arange(len(pairs))
     return _matrix([(each, pairs[:, 0], 1 / growth), (each, pairs[:, 1], -1.0)], len(pairs), len(space.own))
+
+
+def _slack_rows(space: Standings, growth: float, slack: float) -> Any:
+    """Variables: chances q; for each pair of standings that are one vote apart the excess f of the first.
+
+    f >= q / growth - q(after),  f >= 0    and    sum f <= slack / growth (sum q), over the classes of a histogram.
+    """
+    before, after = space.neighbours
+    count = len(space.own)
+    pairs, number = np.unique(before * count + after, return_inverse=True)
+    number = number.reshape(before.shape)
+    each = np.arange(len(pairs))
+    moves = len(pairs) + np.repeat(np.arange(len(before))[:, None], space.classes, axis=1)
+    entries = [
+        (each, pairs // count, 1 / growth),
+        (each, pairs % count, -1.0),
+        (each, count + each, -1.0),
+        (moves.ravel(), count + number.ravel(), 1.0),
+        (moves.ravel(), before.ravel(), -slack / growth),
+    ]
+    return _matrix(entries, len(pairs) + len(before), count + len(pairs))
 
 
 def _matrix(entries: list[tuple[IntArray, IntArray, Any]], rows: int, columns: int) -> Any:

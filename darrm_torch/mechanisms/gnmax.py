@@ -292,40 +292,16 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> Floats:
     errors, which are added.
     """
     space, step = standings(teachers, classes), grid_step(sigma)
-    here, there = _neighbours(teachers, classes)
+    before, after = space.neighbours
     width = min(10 + 2 * teachers / sigma, 37.0)  # of the noise, in sigmas: beyond 37 the chances are no doubles
     reach = math.ceil(width * sigma / step)
     nodes, weights = np.polynomial.legendre.leggauss(12)  # the density over each cell of the grid
     places = (np.arange(-reach, reach + 1)[:, None] + nodes / 2) * (step / sigma)
     noise = np.exp(-places * places / 2) @ weights * (step / sigma / 2 / math.sqrt(2 * math.pi))
-    law = _argmax_law(space.counts, noise, round(1 / step))
-    chance = np.zeros(len(space.own))
-    chance[space.lookup[np.arange(space.histograms)[:, None], space.counts]] = law
+    chance = space.per_standing(_argmax_law(space.counts, noise, round(1 / step)))
     left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
     rounding = classes * noise.size * 2.0**-47  # relative, of each chance: sums of so many, products of so many
     with np.errstate(divide="ignore"):
-        p, q = np.log(law[here] + left_out), np.log(chance[there])
+        p, q = np.log(chance[before] + left_out), np.log(chance[after])
     worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1).max() for a in _ORDERS])
     return np.asarray((np.maximum(worst, 0.0) + 2 * rounding * _ORDERS) / (_ORDERS - 1))
-
-
-@functools.lru_cache(maxsize=8)
-def _neighbours(teachers: int, classes: int) -> tuple[Integers, Integers]:
-    """All moves of one vote, up to the names of the classes.
-
-    Returns:
-        (M,): the number of the histogram from which a vote moves; (M, C): the standings of its classes afterwards,
-        in the order of :attr:`Standings.counts`.
-    """
-    space = standings(teachers, classes)
-    here, moved = [], []
-    for histogram, row in enumerate(space.counts):
-        levels, first = np.unique(row, return_index=True)
-        last = np.append(first[1:], classes) - 1
-        for start in first[levels > 0]:
-            for end in last[last != start]:
-                here.append(histogram)
-                moved.append(row.copy())
-                moved[-1][[start, end]] += [-1, 1]
-    there = np.array(moved)
-    return np.array(here), space.lookup[space.find(there)[:, None], there]

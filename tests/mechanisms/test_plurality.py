@@ -105,7 +105,34 @@ def test_vote_private_by_definition(less: int, overlap: int) -> None:
     assert math.log(ratio) * overlap <= mechanism.guarantee().epsilon + 1e-9 <= 0.8 + 2e-9
 
 
+@pytest.mark.parametrize("less", [0, 1])
+@pytest.mark.parametrize("overlap", [1, 3])
+def test_vote_private_with_a_delta(less: int, overlap: int) -> None:
+    """Hockey-stick divergence of all neighbours: what is promised, of one label and of two."""
+    mechanism = VotePrivatePlurality(
+        teachers=5, classes=3, epsilon=0.4 * overlap, delta=0.05, overlap=overlap, sample=5 - less
+    )
+    claim = mechanism.guarantee()
+    assert claim.epsilon <= 0.4 * overlap
+    assert claim.delta <= 0.05
+    counts = np.array([row for row in itertools.product(range(6), repeat=3) if sum(row) == 5])
+    law = mechanism.label_probabilities(counts)
+    both = np.einsum("ia,ib->iab", law, law).reshape(len(law), -1)
+    for touched in (1, 2, 3):
+        near = np.abs(counts[:, None] - counts[None, :]).sum(axis=2) <= 2 * touched
+        for labels, law_of_all in ((1, law), (2, both)):
+            for delta in (None, 0.0, 0.02, 0.2):
+                promise = mechanism.guarantee(labels=labels, overlap=touched, delta=delta)
+                if promise is None or math.isinf(promise.epsilon):
+                    continue
+                excess = law_of_all[:, None] - math.exp(promise.epsilon) * law_of_all[None, :]
+                assert np.maximum(excess, 0).sum(axis=2)[near].max() <= promise.delta + 1e-12
+    assert mechanism.guarantee(overlap=1).epsilon < mechanism.guarantee(overlap=2).epsilon
+
+
 def test_bad_input() -> None:
+    with pytest.raises(InvalidArgument, match="delta"):
+        VotePrivatePlurality(teachers=3, classes=3, epsilon=1, delta=1.0)
     with pytest.raises(InvalidArgument, match="teachers"):
         SelfBoundingPlurality(teachers=0, classes=3, allowance=1)
     with pytest.raises(InvalidArgument, match="allowance"):
