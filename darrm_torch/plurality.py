@@ -380,6 +380,7 @@ class VoteTable:
                 left -= min(voters, left)
             yield total, chance
 
+    @functools.cached_property
     def vote_epsilon(self) -> float:
         """The smallest epsilon for which one changed vote changes a chance by at most e^epsilon; rounded up."""
         most, over = 1, 1

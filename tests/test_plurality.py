@@ -238,10 +238,10 @@ def test_a_wrong_entry_is_caught(units: int) -> None:
     table = self_bounding_table(space, allowance=2, overlap=6)
     assert table.lacking_allowance(2, 6) <= 0
     private = vote_private_table(space, epsilon=0.5)
-    assert private.vote_epsilon() <= 0.5 + 1e-12
+    assert private.vote_epsilon <= 0.5 + 1e-12
     several = [i for i, one in enumerate(space.histogram) if np.sum(space.histogram == one) > 1]
     bounded = [spoiled(table, i, units).lacking_allowance(2, 6) > 0 for i in several if table.shares[i]]
-    coins = [spoiled(private, i, units).vote_epsilon() > 0.5 + 1e-12 for i in several]
+    coins = [spoiled(private, i, units).vote_epsilon > 0.5 + 1e-12 for i in several]
     assert np.mean(bounded) > 0.6
     assert np.mean(coins) > 0.6
 

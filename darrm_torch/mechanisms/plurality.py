@@ -111,7 +111,7 @@ class _Plurality(Mechanism):
         """
         labels, delta, overlap = check_request(labels, delta, overlap)
         touched = min(overlap or self._touched, self.teachers)
-        pure = self._of_votes(self._table.vote_epsilon(), 0.0, touched)
+        pure = self._of_votes(self._table.vote_epsilon, 0.0, touched)
         found = []
         if math.isfinite(pure.epsilon):
             asked = delta or 0.0
