@@ -58,7 +58,7 @@ class TrueLabels(PrivateLabelDataModule):
         self._labels = truth[self.queries]
 
 
-def student_network() -> nn.Module:
+def student_network(classes: int = 2) -> nn.Module:
     """Small, without dropout or batch normalisation: the same function in training and in use."""
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=5, stride=2, padding=2),
@@ -66,7 +66,7 @@ def student_network() -> nn.Module:
         nn.Conv2d(16, 32, kernel_size=5, stride=2, padding=2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * 7 * 7, 2),
+        nn.Linear(32 * 7 * 7, classes),
     )
 
 

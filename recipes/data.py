@@ -1,7 +1,7 @@
 """Images for the recipes: Fashion-MNIST or MNIST where they can be had, else 5,000 real MNIST digits offline.
 
-Every data set becomes one binary task in three parts that never overlap: private records (for the teachers), public
-queries (unlabelled, for the student) and held-out records (to test the student).
+Every data set becomes one task, of two classes or of all, in three parts that never overlap: private records (for the
+teachers), public queries (unlabelled, for the student) and held-out records (to test the student).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from darrm_torch.errors import InvalidArgument, check_integer
 
 DEBIAN_FOLDER = Path("/usr/share/datasets/fashion-mnist")
 SOURCES = ("auto", "fashion-mnist", "mnist", "mnist-5000")
+Pair = tuple[np.ndarray, np.ndarray]  # images, labels
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # train images, train labels, test images, test labels
 
 
 @dataclass(frozen=True)
-class BinaryTask:
-    """Images ``(N, 1, 28, 28)`` float32 in [0, 1] and labels ``(N,)`` int64 in {0, 1} of the three parts."""
+class Task:
+    """Images ``(N, 1, 28, 28)`` float32 in [0, 1] and labels ``(N,)`` int64 from 0 of the three parts."""
 
     source: str
     reason: str
@@ -47,10 +48,13 @@ class BinaryTask:
         ]
 
 
+BinaryTask = Task  # what it is called where there are two classes
+
+
 def load_task(
     source: str = "auto", *, classes: str = "auto", folder: Path | None = None, limit: int | None = None
 ) -> BinaryTask:
-    """Load a binary task.
+    """Load a task of two classes.
 
     Args:
         source: one of ``SOURCES``; ``"auto"`` takes the first that works: Fashion-MNIST in ``folder``, in Debian's
@@ -62,21 +66,35 @@ def load_task(
     Raises:
         InvalidArgument: unknown source or classes, a class that the data do not have, or data that cannot be had.
     """
-    if source not in SOURCES:
-        raise InvalidArgument("data", "one of " + ", ".join(SOURCES), source)
-    if limit is not None:
-        check_integer("limit", limit, low=2)
+    _check(source, limit)
     _parse_classes(classes)  # a typing error should not cost a download
     arrays, name, reason = _load(source, folder)
     if classes == "auto":
         classes = "even-odd" if name == "mnist-5000" else "5v8"
-    train_images, train_labels = _pick(arrays[0], arrays[1], classes)
-    test_images, test_labels = _pick(arrays[2], arrays[3], classes)
-    half = len(test_images) // 2
+    train, test = (_pick(*arrays[part : part + 2], classes) for part in (0, 2))
+    return _split(train, test, limit, name, reason, classes)
+
+
+def load_all_classes(source: str = "auto", *, folder: Path | None = None, limit: int | None = None) -> Task:
+    """Load all ten classes; see :func:`load_task`."""
+    _check(source, limit)
+    arrays, name, reason = _load(source, folder)
+    return _split(arrays[:2], arrays[2:], limit, name, reason, "ten classes")
+
+
+def _check(source: str, limit: int | None) -> None:
+    if source not in SOURCES:
+        raise InvalidArgument("data", "one of " + ", ".join(SOURCES), source)
+    if limit is not None:
+        check_integer("limit", limit, low=2)
+
+
+def _split(train: Pair, test: Pair, limit: int | None, name: str, reason: str, classes: str) -> Task:
+    half = len(test[0]) // 2
     parts = [
-        (train_images[:limit], train_labels[:limit]),
-        (test_images[:half][: limit and limit // 2], test_labels[:half][: limit and limit // 2]),
-        (test_images[half:][: limit and limit // 2], test_labels[half:][: limit and limit // 2]),
+        [array[:limit] for array in train],
+        [array[:half][: limit and limit // 2] for array in test],
+        [array[half:][: limit and limit // 2] for array in test],
     ]
     tensors = [
         tensor
@@ -86,7 +104,7 @@ def load_task(
             torch.from_numpy(labels.astype(np.int64)),
         )
     ]
-    return BinaryTask(name, reason, classes, *tensors)
+    return Task(name, reason, classes, *tensors)
 
 
 def _load(source: str, folder: Path | None) -> tuple[Arrays, str, str]:
