@@ -56,7 +56,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "mnist": PRIVATE,
     "mnist-5000": {**PRIVATE, "batch_size": 64, "epochs": 40},
 }
-PLAIN = dt.TrainingSettings(noise_multiplier=None, batch_size=64, epochs=12, learning_rate=0.05)
+PLAIN = dt.TrainingSettings(noise_multiplier=None, batch_size=64, epochs=15, learning_rate=0.05)
 
 PRIVATE_TITLES = {
     "self-bounding": "self-bounding plurality",
@@ -368,7 +368,9 @@ def train_student(
     except (FileNotFoundError, json.JSONDecodeError):
         pass  # not there, or damaged: a student costs nothing to train again
     torch.manual_seed(0)
-    student = StudentModule(students.student_network(CLASSES), classes=CLASSES, consistency=VirtualAdversarialTraining())
+    student = StudentModule(
+        students.student_network(CLASSES), classes=CLASSES, consistency=VirtualAdversarialTraining()
+    )
     trainer = L.Trainer(
         max_steps=settings.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,

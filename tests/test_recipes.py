@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 import torch
 
+import darrm_torch as dt
 from darrm_torch import InvalidArgument
 from recipes import data
 
 demo = importlib.import_module("recipes.01_private_labels")
+ten = importlib.import_module("recipes.03_ten_classes")
 ROOT = Path(__file__).parent.parent
 SMALL = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
 METHODS = 7
@@ -225,3 +227,95 @@ def test_your_own_models_prints_its_report(
     importlib.import_module("recipes.02_your_own_models").main()
     assert "One label" in capsys.readouterr().out
     assert os.listdir(tmp_path) == []
+
+
+def test_all_ten_classes_offline() -> None:
+    task = data.load_all_classes("mnist-5000", limit=60)
+    assert (task.source, task.classes) == ("mnist-5000", "ten classes")
+    assert (len(task.private_labels), len(task.public_labels), len(task.heldout_labels)) == (60, 30, 30)
+    assert set(task.private_labels.tolist()) == set(range(10))
+    two = data.load_task("mnist-5000", limit=60)
+    assert torch.equal(task.private_images, two.private_images)
+    assert torch.equal(task.private_labels % 2, two.private_labels)
+    with pytest.raises(InvalidArgument, match="data must be"):
+        data.load_all_classes("cifar")
+
+
+def test_accuracy_of_ten_classes_is_exact() -> None:
+    counts = torch.tensor([[2, 1, 0], [0, 3, 0], [1, 1, 1]])
+    free = dt.NoiseFreeMajority()
+    assert ten.label_accuracy(free, counts=counts, truth=torch.tensor([0, 1, 2])) == pytest.approx((1 + 1 + 1 / 3) / 3)
+    assert ten.label_accuracy(free, counts=counts, truth=torch.tensor([1, 1, 2])) == pytest.approx((0 + 1 + 1 / 3) / 3)
+
+
+SMALL_TEN = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
+
+
+def test_ten_classes_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    command = [*SMALL_TEN, "--steps", "1", "--allowance", "1", "--run", str(run)]
+    assert ten.main(command) == 0
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines() if str(run) not in line) <= 80
+    assert (run / "figure.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((run / "results.json").read_text())
+    rows = {row["method"]: row for row in results["methods"]}
+    assert list(rows) == [*ten.PRIVATE_TITLES, *ten.PLAIN_TITLES]
+    teacher, delta = results["teachers"]["epsilon"], results["settings"]["delta"]
+    for name, row in rows.items():
+        if name in ten.PLAIN_TITLES:
+            assert (row["overlap"], row["label"]["delta"]) == (1, delta)
+            assert row["label"]["epsilon"] <= results["settings"]["vote_epsilon"] * (1 + 1e-9)
+            assert row["total"]["route"] == "the mechanism's own coins"
+        elif name != "noise-free":
+            assert (row["overlap"], row["label"]["delta"]) == (3, delta)
+            assert row["label"]["epsilon"] <= teacher * (1 + 1e-9)
+        assert 0 <= row["label_accuracy"] <= 1
+    # Without noise a label costs all teachers; so do many labels of any noise.
+    assert (
+        rows["noise-free"]["label"]["route"] == rows["self-bounding"]["total"]["route"] == "teachers released outright"
+    )
+    assert rows["self-bounding"]["label"]["route"] == "self-bounding noise"
+    assert [point["allowance"] for point in results["by_allowance"]] == list(ten.ALLOWANCES)
+    beyond = results["by_allowance"][-1]["accuracy"]  # m = 5 of three teachers: no noise is needed
+    assert beyond["self-bounding"] == pytest.approx(beyond["noise-free"], abs=1e-12)
+    assert paid(run) == dict.fromkeys(rows, 20)
+    before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
+    assert len(before) == 6
+    for file in (run / "students").glob("*.json"):
+        file.unlink()  # as if stopped between labelling and the students
+    assert ten.main(command) == 0
+    again = json.loads((run / "results.json").read_text())
+    assert stamps(run) == before
+    assert paid(run) == dict.fromkeys(rows, 20)
+    assert [row["released_label_accuracy"] for row in again["methods"]] == records
+
+
+WRONG_TEN = {
+    "no teachers": (["--teachers", "0"], "teachers"),
+    "unknown data": (["--data", "cifar"], "fashion-mnist"),
+    "no allowance": (["--allowance", "0"], "allowance"),
+    "coins that protect nothing": (["--vote-epsilon", "inf"], "vote-epsilon"),
+    "no delta": (["--delta", "0"], "delta"),
+    "nothing left without a label": (["--queries", "50"], "queries"),
+    "students that learn nothing": (["--steps", "0"], "steps"),
+    "no noise": (["--noise-multiplier", "0"], "noise_multiplier"),
+    "unknown option": (["--classes", "5v8"], "--classes"),
+    "no workers": (["--workers", "0"], "workers"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TEN)
+def test_mistakes_with_ten_classes(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, named = WRONG_TEN[wrong]
+    run = tmp_path / "run"
+    try:
+        status = ten.main(["--data", "mnist-5000", "--limit", "100", "--queries", "5", "--run", str(run), *arguments])
+    except SystemExit as left:
+        status = left.code
+    error = capsys.readouterr().err
+    assert status == 2
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert named in error
+    assert not (run / "teachers").exists()
