@@ -20,7 +20,7 @@ import torch
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument
-from recipes import data
+from recipes import data, ten_classes
 
 demo = importlib.import_module("recipes.01_private_labels")
 ten = importlib.import_module("recipes.03_ten_classes")
@@ -244,8 +244,12 @@ def test_all_ten_classes_offline() -> None:
 def test_accuracy_of_ten_classes_is_exact() -> None:
     counts = torch.tensor([[2, 1, 0], [0, 3, 0], [1, 1, 1]])
     free = dt.NoiseFreeMajority()
-    assert ten.label_accuracy(free, counts=counts, truth=torch.tensor([0, 1, 2])) == pytest.approx((1 + 1 + 1 / 3) / 3)
-    assert ten.label_accuracy(free, counts=counts, truth=torch.tensor([1, 1, 2])) == pytest.approx((0 + 1 + 1 / 3) / 3)
+    assert ten_classes.label_accuracy(free, counts=counts, truth=torch.tensor([0, 1, 2])) == pytest.approx(
+        (1 + 1 + 1 / 3) / 3
+    )
+    assert ten_classes.label_accuracy(free, counts=counts, truth=torch.tensor([1, 1, 2])) == pytest.approx(
+        (0 + 1 + 1 / 3) / 3
+    )
 
 
 SMALL_TEN = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
@@ -260,10 +264,10 @@ def test_ten_classes_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (run / "figure.png").read_bytes().startswith(b"\x89PNG")
     results = json.loads((run / "results.json").read_text())
     rows = {row["method"]: row for row in results["methods"]}
-    assert list(rows) == [*ten.PRIVATE_TITLES, *ten.PLAIN_TITLES]
+    assert list(rows) == [*ten_classes.PRIVATE_TITLES, *ten_classes.PLAIN_TITLES]
     teacher, delta = results["teachers"]["epsilon"], results["settings"]["delta"]
     for name, row in rows.items():
-        if name in ten.PLAIN_TITLES:
+        if name in ten_classes.PLAIN_TITLES:
             assert (row["overlap"], row["label"]["delta"]) == (1, delta)
             assert row["label"]["epsilon"] <= results["settings"]["vote_epsilon"] * (1 + 1e-9)
             assert row["total"]["route"] == "the mechanism's own coins"
@@ -276,7 +280,7 @@ def test_ten_classes_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
         rows["noise-free"]["label"]["route"] == rows["self-bounding"]["total"]["route"] == "teachers released outright"
     )
     assert rows["self-bounding"]["label"]["route"] == "self-bounding noise"
-    assert [point["allowance"] for point in results["by_allowance"]] == list(ten.ALLOWANCES)
+    assert [point["allowance"] for point in results["by_allowance"]] == list(ten_classes.ALLOWANCES)
     beyond = results["by_allowance"][-1]["accuracy"]  # m = 5 of three teachers: no noise is needed
     assert beyond["self-bounding"] == pytest.approx(beyond["noise-free"], abs=1e-12)
     assert paid(run) == dict.fromkeys(rows, 20)

@@ -1,0 +1,407 @@
+"""The steps of the recipe with ten classes, and what it shows."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+from tqdm.auto import tqdm
+
+import darrm_torch as dt
+from darrm_torch.errors import check_integer, check_number
+from darrm_torch.guarantees import shown
+from darrm_torch.lightning import PrivateLabelDataModule, StudentModule, VirtualAdversarialTraining
+
+from . import experiment, report
+from .data import Task
+from .models import PaperCNN
+
+students = importlib.import_module("recipes.04_students")
+
+CLASSES = 10
+ALLOWANCES = (1, 2, 3, 5)  # m: a label costs m times what a teacher does
+VOTE_EPSILONS = (0.25, 0.5, 1.0)  # of one label where coins alone protect
+NETWORK = functools.partial(PaperCNN, classes=CLASSES)
+
+# DP-SGD wants large batches and long steps of short gradients; plain training does not.
+PLAIN = dt.TrainingSettings(noise_multiplier=None, batch_size=64, epochs=15, learning_rate=0.05)
+
+PRIVATE_TITLES = {
+    "self-bounding": "self-bounding plurality",
+    "randomized": "randomized response",
+    "gnmax-all": "GNMax, K votes change",
+    "noise-free": "noise-free plurality",
+}
+PLAIN_TITLES = {
+    "vote-private": "vote-private table",
+    "permute-and-flip": "permute-and-flip",
+    "vote-randomized": "randomized response",
+    "gnmax-exact": "GNMax, exact sigma",
+    "gnmax-rdp": "GNMax, paper's sigma",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(experiment.Settings):
+    """Those of the first recipe, and what is new: what coins may cost, and how long students learn."""
+
+    vote_epsilon: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("vote-epsilon", self.vote_epsilon, low=0, low_open=True, high_open=True)
+        check_integer("steps", self.steps, low=1)
+
+
+def train_both(
+    folder: Path, settings: Settings, task: Task, *, workers: int | None, device: str
+) -> tuple[list[Path], list[Path]]:
+    """Private teachers, and plain ones on the same disjoint shards."""
+    key_file, seed = folder / "shard-key", settings.seed
+    if not key_file.exists():
+        key = secrets.token_hex(32) if seed is None else hashlib.sha256(str(seed).encode()).hexdigest()
+        experiment.write_whole(key_file, key)
+    shards = dt.assign_shards(task.private_ids(), teachers=settings.teachers, key=experiment.read_key(key_file))
+    train = functools.partial(
+        dt.train_teachers,
+        folder / "teachers",
+        build_model=NETWORK,
+        inputs=task.private_images,
+        labels=task.private_labels,
+        shards=shards,
+        shard_size=max(1, len(task.private_labels) // settings.teachers),
+        workers=workers,
+        device=device,
+        insecure_seed=seed,
+    )
+    return train(settings=settings.training), train(settings=PLAIN, name="plain-teacher")
+
+
+def load_models(files: list[Path]) -> list[nn.Module]:
+    """The trained networks."""
+    models = []
+    for file in files:
+        models.append(NETWORK())
+        dt.load_teacher(file, models[-1])
+    return models
+
+
+def private_mechanisms(settings: Settings, target: dt.PrivacyGuarantee) -> dict[str, dt.Mechanism]:
+    """What a label may be made with so that it keeps ``target``, though a record may touch every teacher."""
+    count = settings.teachers
+    return {
+        "randomized": dt.RandomizedPlurality(epsilon=target.epsilon, classes=CLASSES, teachers=count),
+        "gnmax-all": dt.GNMax.calibrated(target, overlap=count, teachers=count),
+    }
+
+
+def vote_mechanisms(settings: Settings, epsilon: float) -> dict[str, dt.Mechanism]:
+    """What protects one changed vote by its coins: delta is 0, but for GNMax."""
+    count = settings.teachers
+    target = dt.PrivacyGuarantee(epsilon=epsilon, delta=settings.delta)
+    return {
+        "vote-private": dt.VotePrivatePlurality(teachers=count, classes=CLASSES, epsilon=epsilon),
+        "permute-and-flip": dt.PermuteAndFlip(epsilon=epsilon, teachers=count),
+        "vote-randomized": dt.RandomizedPlurality(epsilon=epsilon, classes=CLASSES, teachers=count),
+        "gnmax-exact": dt.GNMax.calibrated(target, teachers=count),
+        "gnmax-rdp": dt.GNMax.calibrated(target, teachers=count, method="rdp"),
+    }
+
+
+def label_and_teach(
+    folder: Path, settings: Settings, task: Task, private: list[Path], plain: list[Path]
+) -> dict[str, Any]:
+    """Labels, their accuracy and cost, and a student, for every strategy."""
+    models, bare = load_models(private), load_models(plain)
+
+    def ledger(name: str) -> dt.PrivacyLedger:
+        return dt.PrivacyLedger(folder / "ledgers" / f"{name}.sqlite")
+
+    chosen = dt.PrivateMajorityEnsemble.from_opacus(
+        models,
+        private,
+        delta=settings.delta,
+        allowance=settings.allowance,
+        noise="self-bounding",
+        classes=CLASSES,
+        ledger=ledger("self-bounding"),
+    )
+
+    def private_ensemble(mechanism: dt.Mechanism, **how: Any) -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble(
+            models, mechanism, profiles=chosen.profiles, delta=settings.total_delta, **how
+        )
+
+    def plain_ensemble(mechanism: dt.Mechanism, **how: Any) -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble(bare, mechanism, overlap=1, delta=settings.total_delta, **how)
+
+    def one_label(ensemble: dt.PrivateMajorityEnsemble, allowance: float) -> dt.PrivacyGuarantee:
+        return ensemble.total_privacy(labels=1, delta=min(1.0, allowance * settings.delta)).guarantee
+
+    free = dt.NoiseFreeMajority(classes=CLASSES, teachers=settings.teachers)
+    target = one_label(chosen, settings.allowance)
+    ensembles = {
+        "self-bounding": chosen,
+        **{
+            name: private_ensemble(mechanism, ledger=ledger(name))
+            for name, mechanism in private_mechanisms(settings, target).items()
+        },
+        "noise-free": private_ensemble(free, ledger=ledger("noise-free")),
+        **{
+            name: plain_ensemble(mechanism, ledger=ledger(name))
+            for name, mechanism in vote_mechanisms(settings, settings.vote_epsilon).items()
+        },
+    }
+    voters = {"private": ensembles["noise-free"], "plain": ensembles["gnmax-exact"]}
+    accuracy = {
+        kind: functools.partial(
+            label_accuracy, counts=ensemble.sensitive_counts(task.heldout_images), truth=task.heldout_labels
+        )
+        for kind, ensemble in voters.items()
+    }
+    by_allowance = []
+    for m in ALLOWANCES:
+        table = dt.SelfBoundingPlurality(teachers=settings.teachers, classes=CLASSES, allowance=m)
+        cost = one_label(private_ensemble(table), m)
+        mechanisms = {"self-bounding": table, **private_mechanisms(settings, cost), "noise-free": free}
+        by_allowance.append({"allowance": m, "label": asdict(cost), **measured(mechanisms, accuracy["private"])})
+    by_epsilon = [
+        {
+            "epsilon": epsilon,
+            **measured({**vote_mechanisms(settings, epsilon), "noise-free": free}, accuracy["plain"]),
+        }
+        for epsilon in VOTE_EPSILONS
+    ]
+    rows = []
+    for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
+        kind = "private" if name in PRIVATE_TITLES else "plain"
+        label = ensemble.total_privacy(labels=1, delta=target.delta if kind == "private" else settings.delta)
+        total = ensemble.total_privacy(labels=settings.queries, delta=settings.total_delta)
+        rows.append(
+            {
+                "method": name,
+                "title": (PRIVATE_TITLES | PLAIN_TITLES)[name],
+                "teachers": kind,
+                "overlap": ensemble.overlap,
+                "label": label.to_dict(),
+                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.words}"},
+                "label_accuracy": accuracy[kind](ensemble.mechanism),
+                **train_student(folder, name, ensemble, settings, task),
+                "mechanism": ensemble.mechanism.describe(),
+            }
+        )
+    readings = [profile.reading for profile in chosen.profiles]
+    return {
+        "settings": json.loads(json.dumps(asdict(settings))),
+        "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
+        "teachers": {
+            "history": readings[0].history,
+            "epsilon": max(reading.epsilon for reading in readings),
+            "accountant_epsilon": max(dict(reading.accountant_epsilons)[reading.accountant] for reading in readings),
+            **{
+                f"{kind}_accuracy": (ensemble.sensitive_votes(task.heldout_images) == task.heldout_labels)
+                .float()
+                .mean(dim=1)
+                .tolist()
+                for kind, ensemble in voters.items()
+            },
+        },
+        "by_allowance": by_allowance,
+        "by_epsilon": by_epsilon,
+        "methods": rows,
+        "notes": remarks(ensembles, settings),
+    }
+
+
+def measured(mechanisms: dict[str, dt.Mechanism], accuracy: Callable[[dt.Mechanism], float]) -> dict[str, Any]:
+    """The accuracy of each."""
+    return {"accuracy": {name: accuracy(mechanism) for name, mechanism in mechanisms.items()}}
+
+
+def label_accuracy(mechanism: dt.Mechanism, *, counts: Tensor, truth: Tensor) -> float:
+    """The mean chance that a label is right: exact for these votes, no label is drawn.
+
+    An evaluation by someone who may see the votes: it is not released, and not charged.
+    """
+    law = mechanism.label_probabilities(counts)
+    return float(law[torch.arange(len(truth)), truth].mean())
+
+
+def train_student(
+    folder: Path, name: str, ensemble: dt.PrivateMajorityEnsemble, settings: Settings, task: Task
+) -> dict[str, float]:
+    """Label the public queries (once: the ledger keeps them); a student learns from them and the other images."""
+    done = folder / "students" / f"{name}.json"
+    data = PrivateLabelDataModule(
+        ensemble,
+        task.public_images,
+        queries=settings.queries,
+        test=TensorDataset(task.heldout_images, task.heldout_labels),
+        unlabelled_batch_size=64,
+    )
+    labels = data.label()
+    try:
+        return json.loads(done.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        pass  # not there, or damaged: a student costs nothing to train again
+    torch.manual_seed(0)
+    student = StudentModule(
+        students.student_network(CLASSES), classes=CLASSES, consistency=VirtualAdversarialTraining()
+    )
+    trainer = L.Trainer(
+        max_steps=settings.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(student, datamodule=data)
+    (scores,) = trainer.test(student, datamodule=data, verbose=False)
+    result = {
+        "student_accuracy": scores["test_accuracy"],
+        "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
+    }
+    experiment.write_whole(done, json.dumps(result))
+    return result
+
+
+def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:
+    """What a reader of the tables should know, with the numbers of this run."""
+    free, chosen = ensembles["noise-free"], ensembles["self-bounding"]
+    outright = dt.total_privacy(
+        teachers=free.profiles,
+        overlap=1,
+        mechanism=free.mechanism,
+        labels=settings.queries,
+        delta=settings.total_delta,
+    )
+    adding = [
+        labels
+        for labels in range(1, settings.teachers + 1)
+        if chosen.total_privacy(labels=labels, delta=settings.total_delta).route.name == "self-bounding noise"
+    ]
+    return [
+        f"Labels of self-bounding noise add up; at m = {settings.allowance:g} that proves most for "
+        f"{f'up to {adding[-1]}' if adding else 'none'} of them. Beyond, no more is revealed than by all teachers.",
+        f"For these shards themselves (r = 1) all labels of a noise-free plurality of the private teachers are "
+        f"{outright.guarantee}, however many are asked. Add noise only where one label must cost less than that, or "
+        "where a record may touch many teachers.",
+    ]
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text, at most 80 columns wide."""
+    settings, teachers = results["settings"], results["teachers"]
+    line = "-" * (report.WIDTH - 1)
+
+    def sweep(title: str, heads: list[str], points: list[dict[str, Any]], titles: dict[str, str]) -> list[str]:
+        width = 14 if len(heads) > len(VOTE_EPSILONS) else 18
+        body = [
+            f"{words:<23}" + "".join(f"{point['accuracy'][name]:>{width}.3f}" for point in points)
+            for name, words in titles.items()
+        ]
+        return [
+            "",
+            report.paragraph(title, indent=0),
+            f"{'':<23}" + "".join(f"{head:>{width}}" for head in heads),
+            *body,
+        ]
+
+    asked = f"{settings['queries']} labels"
+    lines = [
+        "",
+        report.paragraph(
+            f"Teachers  {settings['teachers']} of them on disjoint shards; each private one is "
+            f"({shown(teachers['accountant_epsilon'])}, {settings['delta']:g})-DP as its accountant says, "
+            f"({shown(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. Accuracy of a "
+            f"single one, lowest / median / highest: private {report.spread(teachers['private_accuracy'])}, plain "
+            f"{report.spread(teachers['plain_accuracy'])}."
+        ),
+        *sweep(
+            "Accuracy of labels. Private teachers, a record may touch them all; one label costs:",
+            [f"m = {point['allowance']}: {report.epsilon(point['label'])}" for point in results["by_allowance"]],
+            results["by_allowance"],
+            PRIVATE_TITLES,
+        ),
+        *sweep(
+            "Plain teachers, a record touches one, coins alone protect; one label costs:",
+            [f"epsilon = {point['epsilon']:g}" for point in results["by_epsilon"]],
+            results["by_epsilon"],
+            PLAIN_TITLES | {"noise-free": "noise-free: no promise"},
+        ),
+        "",
+        f"{'labels and a student':<23}{'r':>3}{'one label':>13}{'label':>12}{asked:>17}{'student':>11}",
+        f"{'':<26}{'epsilon':>13}{'accuracy':>12}{'epsilon':>17}{'accuracy':>11}",
+        line,
+    ]
+    rules: list[str] = []
+    for row in results["methods"]:
+        if row["total"]["rule"] not in rules:
+            rules.append(row["total"]["rule"])
+        mark = "abcdefgh"[rules.index(row["total"]["rule"])]
+        lines.append(
+            f"{row['title']:<23}{row['overlap']:>3}{report.epsilon(row['label']):>13}{row['label_accuracy']:>12.3f}"
+            f"{report.epsilon(row['total']):>14} {mark:<2}{row['student_accuracy']:>11.3f}"
+        )
+    lines.append(line)
+    private, plain = (
+        next(row["label"]["delta"] for row in results["methods"] if row["teachers"] == kind)
+        for kind in ("private", "plain")
+    )
+    notes = [
+        f"Epsilons in nats, add/remove one record; r: how many teachers it may touch. One label at delta = "
+        f"{shown(private, 3)} with private teachers, {shown(plain, 3)} with plain ones; all labels at "
+        f"{shown(settings['total_delta'], 3)}. Accuracy of labels: their exact chance given the votes on held-out "
+        "images, an evaluation that sees the votes and is not released.",
+        *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
+        *results["notes"],
+    ]
+    lines += [report.paragraph(note, indent=4 if note.startswith("[") else 0) for note in notes]
+    return "\n".join(lines)
+
+
+def write(folder: Path, results: dict[str, Any]) -> None:
+    """Leave results.json and figure.png in ``folder``."""
+    experiment.write_whole(folder / "results.json", json.dumps(results, indent=1))
+    figure(folder / "figure.png", results)
+
+
+def figure(file: Path, results: dict[str, Any]) -> None:
+    """Accuracy of labels by their cost: with private teachers on the left, by coins alone on the right."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    # Okabe and Ito's colours, told apart by colour-blind readers; markers tell them apart in print.
+    colours, markers = ["#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7"], "os^Dv"
+    canvas, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
+    sides = (
+        (results["by_allowance"], "allowance", PRIVATE_TITLES, "m: one label costs m times a teacher"),
+        (results["by_epsilon"], "epsilon", PLAIN_TITLES, "epsilon of one label"),
+    )
+    for axis, (points, cost, titles, words) in zip(axes, sides, strict=True):
+        across = [point[cost] for point in points]
+        free = points[0]["accuracy"]["noise-free"]
+        axis.axhline(free, color="#000000", linestyle="--", linewidth=1, label="noise-free plurality")
+        noisy = [name for name in titles if name != "noise-free"]
+        for name, colour, marker in zip(noisy, colours, markers, strict=False):
+            heights = [point["accuracy"][name] for point in points]
+            axis.plot(across, heights, color=colour, marker=marker, label=titles[name])
+        axis.set(xlabel=words, xticks=across, ylim=(0, 1))
+        axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
+    axes[0].set(ylabel="accuracy of labels (guessing: 0.1)", title="Private teachers, a record may touch them all")
+    axes[1].set(title="Plain teachers, a record touches one")
+    partial = file.with_suffix(".partial.png")
+    canvas.savefig(partial, dpi=130)
+    plt.close(canvas)
+    partial.replace(file)
