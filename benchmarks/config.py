@@ -88,6 +88,6 @@ BOUNDS: tuple[Bound, ...] = (
         Bound(benchmark="plurality", case=f"C=10, K=11, m={allowance}", ratio="accuracy_at_0.7", at_least=least)
         for allowance, least in ((1, 0.69), (2, 0.87), (3, 0.94), (5, 0.98))
     ),
-    # Not against train_teachers, whose processes need free cores.
-    Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower_than_one_process", at_least=1.2),
+    Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower", at_least=1.3),  # needs free cores
+    Bound(benchmark="teachers", case="ordinary loop", ratio="times_slower_than_one_process", at_least=1.1),
 )

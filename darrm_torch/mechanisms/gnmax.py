@@ -184,7 +184,7 @@ class GNMax(GaussianCounts):
         """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
 
         Or, where ``teachers`` and ``classes`` are given and few and one record touches one teacher, the Renyi bound of
-        the labels themselves, if that is smaller: see :func:`label_renyi`.
+        the labels themselves, if that is smaller: see ``label_renyi``.
 
         Args:
             labels: Q.
