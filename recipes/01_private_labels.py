@@ -15,6 +15,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -81,6 +82,11 @@ def main(arguments: list[str] | None = None) -> int:
     # The server of training processes imports Torch and Opacus while this process does the same.
     multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
     multiprocessing.forkserver.ensure_running()
+    return status_of(run, chosen)
+
+
+def status_of(run: Callable[[argparse.Namespace], None], chosen: argparse.Namespace) -> int:
+    """Run a recipe; its exit status, with one line for a mistake in the arguments."""
     from darrm_torch.errors import DarrmError
 
     try:
@@ -106,12 +112,7 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.workers is not None:
         check_integer("workers", chosen.workers, low=1)
     task = load_task(chosen.data, classes=chosen.classes, folder=chosen.data_folder, limit=chosen.limit)
-    print(
-        report.paragraph(
-            f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records, "
-            f"{len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}."
-        )
-    )
+    print(report.describe_data(task))
     usual = DEFAULTS[task.source]
     settings = experiment.Settings(
         source=task.source,

@@ -68,17 +68,7 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run it; the exit status is 2 for a mistake in the arguments, with one line that says which."""
     chosen = read_arguments(arguments)
-    from darrm_torch.errors import DarrmError
-
-    try:
-        run(chosen)
-    except DarrmError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; run the same command again to go on", file=sys.stderr)
-        return 130
-    return 0
+    return demo.status_of(run, chosen)
 
 
 def run(chosen: argparse.Namespace) -> None:
@@ -93,12 +83,7 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.workers is not None:
         check_integer("workers", chosen.workers, low=1)
     task = load_all_classes(chosen.data, folder=chosen.data_folder, limit=chosen.limit)
-    print(
-        report.paragraph(
-            f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records, "
-            f"{len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}."
-        )
-    )
+    print(report.describe_data(task))
     usual = DEFAULTS[task.source]
     training = {name: usual[name] if getattr(chosen, name) is None else getattr(chosen, name) for name in usual}
     settings = ten_classes.Settings(
@@ -123,7 +108,15 @@ def run(chosen: argparse.Namespace) -> None:
     folder = chosen.run or Path("runs") / f"{task.source}-ten-classes"
     experiment.claim_folder(folder, settings)
     print(f"Run       {folder}")
-    private, plain = ten_classes.train_both(folder, settings, task, workers=chosen.workers, device=chosen.device)
+    private, plain = experiment.train_both(
+        folder,
+        settings,
+        task,
+        workers=chosen.workers,
+        device=chosen.device,
+        build=ten_classes.NETWORK,
+        plain=ten_classes.PLAIN,
+    )
     results = ten_classes.label_and_teach(folder, settings, task, private, plain)
     ten_classes.write(folder, results)
     print(ten_classes.table(results))

@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ from darrm_torch.lightning import (
 )
 
 from . import experiment
-from .data import BinaryTask, load_task
+from .data import Task, load_task
 
 demo = importlib.import_module("recipes.01_private_labels")
 
@@ -73,7 +72,7 @@ def student_network(classes: int = 2) -> nn.Module:
 def teach(
     source: str,
     ensemble: dt.PrivateMajorityEnsemble,
-    task: BinaryTask,
+    task: Task,
     *,
     queries: int,
     seed: int,
@@ -97,13 +96,9 @@ def teach(
     if aware and source != "true":
         transition = label_transition(ensemble.mechanism, teachers=len(ensemble.profiles), prior=PRIOR)
     student = StudentModule(student_network(), transition=transition, consistency=consistency)
-    trainer = L.Trainer(
-        max_steps=steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(student, datamodule=data)
-    (scores,) = trainer.test(student, datamodule=data, verbose=False)
-    return float((data.labels == task.public_labels[data.queries]).float().mean()), scores["test_accuracy"]
+    return float((data.labels == task.public_labels[data.queries]).float().mean()), experiment.fit_and_test(
+        student, data, max_steps=steps, max_epochs=-1
+    )
 
 
 def study(

@@ -48,12 +48,9 @@ class Task:
         ]
 
 
-BinaryTask = Task  # what it is called where there are two classes
-
-
 def load_task(
     source: str = "auto", *, classes: str = "auto", folder: Path | None = None, limit: int | None = None
-) -> BinaryTask:
+) -> Task:
     """Load a task of two classes.
 
     Args:

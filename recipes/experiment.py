@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers import TrainingSettings, assign_shards, contiguous_shards, load_teacher, train_teachers
 
-from .data import BinaryTask
+from .data import Task
 from .models import PaperCNN
 
 DRAWS = 10  # random draws of Q queries over which label accuracy is averaged, as in the paper
@@ -103,23 +104,29 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def train_both(
-    folder: Path, settings: Settings, task: BinaryTask, *, workers: int | None, device: str
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    *,
+    workers: int | None,
+    device: str,
+    build: Callable[[], nn.Module] = PaperCNN,
+    plain: TrainingSettings | None = None,
 ) -> tuple[list[Path], list[Path]]:
-    """Private teachers, and plain ones on the same shards for the baselines that protect only the votes."""
+    """Private teachers, and plain ones on the same shards for the baselines that protect only the votes.
+
+    The plain ones are trained as ``plain`` says, or else like the private ones but for the noise.
+    """
     count = len(task.private_labels)
     if settings.contiguous:
         shards = contiguous_shards(count, teachers=settings.teachers)
     else:
-        key_file = folder / "shard-key"
+        key_file, seed = folder / "shard-key", settings.seed
         if not key_file.exists():
-            seed = settings.seed
             key = secrets.token_hex(32) if seed is None else hashlib.sha256(str(seed).encode()).hexdigest()
             write_whole(key_file, key)
         shards = assign_shards(
-            task.private_ids(),
-            teachers=settings.teachers,
-            overlap=settings.overlap,
-            key=read_key(key_file),
+            task.private_ids(), teachers=settings.teachers, overlap=settings.overlap, key=read_key(key_file)
         )
     manifest = {
         "assignment": "equal slices by position" if settings.contiguous else "keyed hash of each record",
@@ -127,10 +134,10 @@ def train_both(
         "records": [shard.tolist() for shard in shards],
     }
     write_whole(folder / "shards.json", json.dumps(manifest))
-    private, plain = (
+    private_files, plain_files = (
         train_teachers(
             folder / "teachers",
-            build_model=PaperCNN,
+            build_model=build,
             inputs=task.private_images,
             labels=task.private_labels,
             shards=shards,
@@ -143,10 +150,10 @@ def train_both(
         )
         for name, training in (
             ("teacher", settings.training),
-            ("plain-teacher", TrainingSettings(**{**asdict(settings.training), "noise_multiplier": None})),
+            ("plain-teacher", replace(settings.training, noise_multiplier=None) if plain is None else plain),
         )
     )
-    return private, plain
+    return private_files, plain_files
 
 
 def read_key(file: Path) -> bytes:
@@ -157,11 +164,11 @@ def read_key(file: Path) -> bytes:
         raise InvalidArgument("run", "a folder whose shard-key is whole", str(file), "Start in a new folder.") from None
 
 
-def load_models(files: list[Path]) -> list[nn.Module]:
+def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) -> list[nn.Module]:
     """The trained networks."""
     models = []
     for file in files:
-        model = PaperCNN()
+        model = build()
         load_teacher(file, model)
         models.append(model)
     return models
@@ -235,8 +242,27 @@ def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: in
     return float(np.mean(shares)), float(np.std(shares, ddof=1))
 
 
+def fit_and_test(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> float:
+    """Train for so many ``max_epochs`` or ``max_steps``; the accuracy on held-out data."""
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, **length,
+    )  # fmt: skip
+    trainer.fit(student, datamodule=data)
+    (scores,) = trainer.test(student, datamodule=data, verbose=False)
+    return float(scores["test_accuracy"])
+
+
 def train_student(
-    folder: Path, name: str, ensemble: dt.PrivateMajorityEnsemble, settings: Settings, task: BinaryTask
+    folder: Path,
+    name: str,
+    ensemble: dt.PrivateMajorityEnsemble,
+    settings: Settings,
+    task: Task,
+    *,
+    build: Callable[[], StudentModule] = lambda: StudentModule(PaperCNN()),
+    unlabelled_batch_size: int | None = None,
+    **length: int,
 ) -> dict[str, float]:
     """Label the public queries (once: the ledger keeps them), train a student on them, test it on held-out data."""
     done = folder / "students" / f"{name}.json"
@@ -245,7 +271,7 @@ def train_student(
         task.public_images,
         queries=settings.queries,
         test=TensorDataset(task.heldout_images, task.heldout_labels),
-        batch_size=32,
+        unlabelled_batch_size=unlabelled_batch_size,
     )
     labels = data.label()
     try:
@@ -253,15 +279,8 @@ def train_student(
     except (FileNotFoundError, json.JSONDecodeError):
         pass  # not there, or damaged: a student costs nothing to train again
     torch.manual_seed(0)
-    student = StudentModule(PaperCNN())
-    trainer = L.Trainer(
-        max_epochs=20, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(student, datamodule=data)
-    (scores,) = trainer.test(student, datamodule=data, verbose=False)
     result = {
-        "student_accuracy": scores["test_accuracy"],
+        "student_accuracy": fit_and_test(build(), data, **length),
         "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
     }
     write_whole(done, json.dumps(result))
@@ -280,7 +299,7 @@ TITLES = {
 
 
 def label_and_teach(
-    folder: Path, settings: Settings, task: BinaryTask, private: list[Path], plain: list[Path]
+    folder: Path, settings: Settings, task: Task, private: list[Path], plain: list[Path]
 ) -> dict[str, Any]:
     """Labels, their accuracy and cost, and a student, for every strategy."""
     ensembles = build_ensembles(folder, settings, private, plain)
@@ -292,7 +311,7 @@ def label_and_teach(
     for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
         votes = counts["plain" if name.startswith("gnmax") else "private"]
         mean, deviation = label_accuracy(ensemble.mechanism, votes, task.public_labels, queries=settings.queries)
-        scores = train_student(folder, name, ensemble, settings, task)
+        scores = train_student(folder, name, ensemble, settings, task, max_epochs=20)
         label_delta = ensembles["darrm-optimal"].noise.target.delta
         label = ensemble.total_privacy(labels=1, delta=label_delta)
         total = ensemble.total_privacy(labels=settings.queries)
@@ -345,7 +364,7 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
 
 
 def describe_teachers(
-    ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, task: BinaryTask
+    ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, task: Task
 ) -> dict[str, Any]:
     """What the teachers promise and how well each does by itself (an evaluation that sees the votes)."""
     readings = [profile.reading for profile in ensembles["darrm-optimal"].profiles]

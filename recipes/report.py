@@ -9,6 +9,7 @@ from typing import Any
 
 from darrm_torch.guarantees import shown
 
+from .data import Task
 from .experiment import DRAWS, write_whole
 
 WIDTH = 80
@@ -53,6 +54,14 @@ def table(results: dict[str, Any]) -> str:
     ]
     lines += [paragraph(note, indent=4 if note.startswith("[") else 0) for note in notes]
     return "\n".join(lines)
+
+
+def describe_data(task: Task) -> str:
+    """What the run works on, and why."""
+    return paragraph(
+        f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records, "
+        f"{len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}."
+    )
 
 
 def paragraph(text: str, *, indent: int = 10) -> str:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch import Tensor
 from tqdm.auto import tqdm
 
 import darrm_torch as dt
 from darrm_torch.errors import check_integer, check_number
 from darrm_torch.guarantees import shown
-from darrm_torch.lightning import PrivateLabelDataModule, StudentModule, VirtualAdversarialTraining
+from darrm_torch.lightning import StudentModule, VirtualAdversarialTraining
 
 from . import experiment, report
 from .data import Task
@@ -65,39 +61,6 @@ class Settings(experiment.Settings):
         check_integer("steps", self.steps, low=1)
 
 
-def train_both(
-    folder: Path, settings: Settings, task: Task, *, workers: int | None, device: str
-) -> tuple[list[Path], list[Path]]:
-    """Private teachers, and plain ones on the same disjoint shards."""
-    key_file, seed = folder / "shard-key", settings.seed
-    if not key_file.exists():
-        key = secrets.token_hex(32) if seed is None else hashlib.sha256(str(seed).encode()).hexdigest()
-        experiment.write_whole(key_file, key)
-    shards = dt.assign_shards(task.private_ids(), teachers=settings.teachers, key=experiment.read_key(key_file))
-    train = functools.partial(
-        dt.train_teachers,
-        folder / "teachers",
-        build_model=NETWORK,
-        inputs=task.private_images,
-        labels=task.private_labels,
-        shards=shards,
-        shard_size=max(1, len(task.private_labels) // settings.teachers),
-        workers=workers,
-        device=device,
-        insecure_seed=seed,
-    )
-    return train(settings=settings.training), train(settings=PLAIN, name="plain-teacher")
-
-
-def load_models(files: list[Path]) -> list[nn.Module]:
-    """The trained networks."""
-    models = []
-    for file in files:
-        models.append(NETWORK())
-        dt.load_teacher(file, models[-1])
-    return models
-
-
 def private_mechanisms(settings: Settings, target: dt.PrivacyGuarantee) -> dict[str, dt.Mechanism]:
     """What a label may be made with so that it keeps ``target``, though a record may touch every teacher."""
     count = settings.teachers
@@ -124,7 +87,7 @@ def label_and_teach(
     folder: Path, settings: Settings, task: Task, private: list[Path], plain: list[Path]
 ) -> dict[str, Any]:
     """Labels, their accuracy and cost, and a student, for every strategy."""
-    models, bare = load_models(private), load_models(plain)
+    models, bare = (experiment.load_models(files, NETWORK) for files in (private, plain))
 
     def ledger(name: str) -> dt.PrivacyLedger:
         return dt.PrivacyLedger(folder / "ledgers" / f"{name}.sqlite")
@@ -198,7 +161,17 @@ def label_and_teach(
                 "label": label.to_dict(),
                 "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.words}"},
                 "label_accuracy": accuracy[kind](ensemble.mechanism),
-                **train_student(folder, name, ensemble, settings, task),
+                **experiment.train_student(
+                    folder,
+                    name,
+                    ensemble,
+                    settings,
+                    task,
+                    build=build_student,
+                    unlabelled_batch_size=64,
+                    max_steps=settings.steps,
+                    max_epochs=-1,
+                ),
                 "mechanism": ensemble.mechanism.describe(),
             }
         )
@@ -239,39 +212,9 @@ def label_accuracy(mechanism: dt.Mechanism, *, counts: Tensor, truth: Tensor) ->
     return float(law[torch.arange(len(truth)), truth].mean())
 
 
-def train_student(
-    folder: Path, name: str, ensemble: dt.PrivateMajorityEnsemble, settings: Settings, task: Task
-) -> dict[str, float]:
-    """Label the public queries (once: the ledger keeps them); a student learns from them and the other images."""
-    done = folder / "students" / f"{name}.json"
-    data = PrivateLabelDataModule(
-        ensemble,
-        task.public_images,
-        queries=settings.queries,
-        test=TensorDataset(task.heldout_images, task.heldout_labels),
-        unlabelled_batch_size=64,
-    )
-    labels = data.label()
-    try:
-        return json.loads(done.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        pass  # not there, or damaged: a student costs nothing to train again
-    torch.manual_seed(0)
-    student = StudentModule(
-        students.student_network(CLASSES), classes=CLASSES, consistency=VirtualAdversarialTraining()
-    )
-    trainer = L.Trainer(
-        max_steps=settings.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(student, datamodule=data)
-    (scores,) = trainer.test(student, datamodule=data, verbose=False)
-    result = {
-        "student_accuracy": scores["test_accuracy"],
-        "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
-    }
-    experiment.write_whole(done, json.dumps(result))
-    return result
+def build_student() -> StudentModule:
+    """A small network that also learns from the images without a label."""
+    return StudentModule(students.student_network(CLASSES), classes=CLASSES, consistency=VirtualAdversarialTraining())
 
 
 def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:

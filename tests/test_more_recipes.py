@@ -126,7 +126,7 @@ def test_a_student_of_true_labels_asks_nobody() -> None:
     mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=2.0))
     ensemble = dt.PrivateMajorityEnsemble(teachers, mechanism, profiles=profiles)
     images, labels = torch.rand(40, 1, 28, 28), torch.arange(40) % 2
-    task = data.BinaryTask("noise", "made up", "none", *[images, labels] * 3)
+    task = data.Task("noise", "made up", "none", *[images, labels] * 3)
     for source, accuracy, asked in (("true", 1.0, 0), ("darrm-optimal", None, 10)):
         found, _ = students.teach(source, ensemble, task, queries=10, seed=1, steps=2, aware=True)
         assert accuracy in (None, found)

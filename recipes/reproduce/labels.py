@@ -15,7 +15,7 @@ from darrm_torch.errors import InvalidArgument
 from darrm_torch.teachers import TrainingSettings
 
 from .. import experiment
-from ..data import BinaryTask, load_task
+from ..data import Task, load_task
 from . import published
 from .drawing import STYLES, grid, legend
 from .gaussian import TITLES, label_target, paper_sigma
@@ -50,7 +50,7 @@ class Votes:
         return np.asarray(law)[np.arange(len(self.truth)), self.truth]
 
 
-def vote(folder: Path, task: BinaryTask, *, seed: int, limit: int | None, workers: int | None) -> Votes:
+def vote(folder: Path, task: Task, *, seed: int, limit: int | None, workers: int | None) -> Votes:
     """Train 11 teachers on equal slices, as the paper, and as many without privacy; or reuse those in ``folder``."""
     settings = experiment.Settings(
         source=task.source,
