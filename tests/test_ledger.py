@@ -212,6 +212,7 @@ def test_a_ledger_that_is_asked_while_it_answers_refuses_and_stays_whole():
     assert (ledger.count, ledger.report()["batches"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_an_interruption_at_any_moment_leaves_the_ledger_whole(tmp_path):
     """As by Ctrl-C, at each line that runs between the question and its answer."""
     ledger, other = (PrivacyLedger(tmp_path / "ledger.sqlite", timeout=0.05) for _ in range(2))

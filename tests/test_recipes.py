@@ -260,6 +260,7 @@ def test_accuracy_of_ten_classes_is_exact() -> None:
 SMALL_TEN = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
 
 
+@pytest.mark.slow
 def test_ten_classes_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     command = [*SMALL_TEN, "--steps", "1", "--allowance", "1", "--run", str(run)]
