@@ -137,7 +137,6 @@ def take_part(task: str, folder: Path) -> None:
     for one in tasks[task]:
         result = one(folder)
         (folder / f"{one.__name__}-{dist.get_rank()}.json").write_text(json.dumps(result))
-    # No destroy_process_group: a rank may be gone.
 
 
 def main(task: str, folder: Path, ranks: int) -> None:
@@ -145,6 +144,7 @@ def main(task: str, folder: Path, ranks: int) -> None:
     torch.set_num_threads(1)
     if "RANK" in os.environ:  # torchrun has split already
         take_part(task, folder)
+        dist.destroy_process_group()  # else a thread of the group may outlive the interpreter, which aborts
         return
     children = []
     for rank in range(ranks):
