@@ -1,4 +1,4 @@
-"""More than two classes: every mechanism as strong as a budget allows, what is proven of it, and what it is worth.
+"""Any number of classes: every mechanism as strong as a budget allows, what is proven of it, and what it is worth.
 
 Everything here is public: votes follow a prior, totals come from :func:`darrm_torch.total_privacy`, and no vote is
 looked at. Nothing in this module proves anything about privacy by itself.
@@ -6,17 +6,19 @@ looked at. Nothing in this module proves anything about privacy by itself.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from .certificate import check_overlap, check_target
+from .certificate import certify_self_bounding, check_overlap, check_target, self_bounding_allowance
 from .errors import DarrmError, InvalidArgument, check_integer
 from .guarantees import PrivacyGuarantee, PrivacyProfile
 from .mechanisms import (
+    DaRRM,
     ExponentialMechanism,
     GNMax,
     Mechanism,
@@ -27,10 +29,11 @@ from .mechanisms import (
     VotePrivatePlurality,
 )
 from .mechanisms.gaussian import pure_composition
+from .noise import NoiseFunction, self_bounding_noise, subsampling_noise
 from .plurality import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
 from .totals import PricedMechanism, TotalPrivacy, total_privacy
 
-__all__ = ["PluralityCandidate", "expected_accuracy", "plurality_candidates"]
+__all__ = ["PluralityCandidate", "expected_accuracy", "plurality_candidates", "strongest_mechanism"]
 
 _LISTED = 1000  # histograms that are gone through one by one
 _SAMPLES = 1000  # where they are more
@@ -131,6 +134,53 @@ def expected_accuracy(
     return float(np.mean(told)), error
 
 
+def strongest_mechanism(
+    kind: str,
+    *,
+    teachers: int,
+    classes: int,
+    teacher: PrivacyProfile | PrivacyGuarantee | None = None,
+    overlap: int | None = None,
+    labels: int = 1,
+    allowance: float | None = None,
+    label_target: PrivacyGuarantee | None = None,
+    total_target: PrivacyGuarantee | None = None,
+) -> Mechanism:
+    """The mechanism of one kind with the least noise that keeps the targets.
+
+    Formal guarantee: for K teachers that are ``teacher``, of which one record touches at most ``overlap``, what
+    :func:`total_privacy` proves of one label is within ``label_target``, and of ``labels`` within ``total_target``.
+
+    Args:
+        kind: "self-bounding" or, for two classes, "subsampling", which rest on the teachers' own privacy; "vote-private",
+            "gnmax", "permute-and-flip", "exponential" or "randomized-response", whose coins protect by themselves.
+        teachers: K.
+        classes: C.
+        teacher: what each promises as a trained model; None: nothing.
+        overlap: r, how many teachers one record can touch; None: all.
+        labels: Q, how many labels ``total_target`` is for, all of the same trained teachers.
+        allowance: m, for the first two instead of a target: a label costs what m teachers do.
+        label_target: what each label must keep by itself.
+        total_target: what all labels together must keep.
+
+    Raises:
+        InvalidArgument: bad input, or targets that no noise of this kind keeps.
+
+    >>> target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
+    >>> gnmax = strongest_mechanism("gnmax", teachers=11, classes=10, overlap=1, labels=100, total_target=target)
+    >>> round(gnmax.sigma, 2), round(gnmax.guarantee(labels=100).epsilon, 2)
+    (2.21, 8.0)
+    """
+    if kind not in _KINDS:
+        raise InvalidArgument("kind", f"one of {', '.join(_KINDS)}", kind)
+    if allowance is not None and (kind not in _ADDITIVE or label_target is not None or total_target is not None):
+        raise InvalidArgument("allowance", f"given without targets, for {' or '.join(_ADDITIVE)}", allowance)
+    asked = _Asked.read(
+        teachers, classes, teacher, overlap, labels, label_target, total_target, VAGUE_VOTES, allowance=allowance
+    )
+    return _KINDS[kind](asked)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
     teachers: int
@@ -141,13 +191,24 @@ class _Asked:
     label_target: PrivacyGuarantee | None
     total_target: PrivacyGuarantee | None
     prior: PluralityPrior
+    allowance: float | None = None
 
     @classmethod
     def read(
-        cls, teachers: Any, classes: Any, teacher: Any, overlap: Any, labels: Any, label: Any, total: Any, prior: Any
+        cls,
+        teachers: Any,
+        classes: Any,
+        teacher: Any,
+        overlap: Any,
+        labels: Any,
+        label: Any,
+        total: Any,
+        prior: Any,
+        *,
+        allowance: Any = None,
     ) -> _Asked:
         count = check_integer("teachers", teachers, low=1)
-        if label is None and total is None:
+        if label is None and total is None and allowance is None:
             raise InvalidArgument(
                 "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."
             )
@@ -169,6 +230,9 @@ class _Asked:
             label_target=label,
             total_target=total,
             prior=check_plurality_prior(prior),
+            allowance=None
+            if allowance is None
+            else check_number("allowance", allowance, low=1e-6, high=math.inf, high_open=True),
         )
 
     @property
@@ -197,12 +261,17 @@ class _Asked:
         if self.keeps(make(high), _SLACK):
             return high
         if not self.keeps(make(low), _SLACK):
-            wanted = " and ".join(f"{target} for {count}" for count, target in self.priced)
-            raise InvalidArgument("target", "one that some strength keeps", wanted)
+            raise self.unmet()
         while high > low * 1.001:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self.keeps(make(middle), _SLACK) else (low, middle)
         return low
+
+    def unmet(self) -> InvalidArgument:
+        """What to raise where no strength will do."""
+        name = "allowance" if self.allowance else "total_target" if self.label_target is None else "label_target"
+        wanted = " and ".join(f"{target} for {count}" for count, target in self.priced)
+        return InvalidArgument(name, "one that some strength of this mechanism keeps", wanted or self.allowance)
 
 
 @dataclass(frozen=True)
@@ -259,14 +328,44 @@ def _gaussian(asked: _Asked, classes: int | None = None) -> Mechanism:
     return make(asked.strongest(make, 2.0**-16, 16.0))
 
 
+def _label_is_seen(asked: _Asked) -> bool:
+    """Whether GNMax can be calibrated on the label itself."""
+    return asked.overlap == 1 and votes_within(_LISTED, votes=asked.teachers, classes=asked.classes) == asked.teachers
+
+
 def _gaussian_label(asked: _Asked) -> Mechanism:
-    if asked.overlap > 1 or votes_within(_LISTED, votes=asked.teachers, classes=asked.classes) < asked.teachers:
+    if not _label_is_seen(asked):
         raise InvalidArgument("overlap", "1, and few histograms of votes, to look at the label", asked.overlap)
     return _gaussian(asked, asked.classes)
 
 
+def _subsampling(asked: _Asked) -> Mechanism:
+    """The majority of the largest odd sample that the targets, or the allowance, admit."""
+    if asked.classes > 2:
+        raise InvalidArgument("classes", "two for subsampling", asked.classes, "Take self-bounding noise.")
+
+    def made(sample: int) -> tuple[NoiseFunction, float]:
+        noise = subsampling_noise(teachers=asked.teachers, allowance=sample)
+        return noise, self_bounding_allowance(noise.gamma, teachers=asked.teachers, overlap=asked.overlap)
+
+    def too_dear(sample: int) -> bool:
+        _, cost = made(sample)
+        return not asked.keeps(_Priced(allowance=cost)) if asked.allowance is None else cost > asked.allowance
+
+    samples = range(1, asked.teachers + 1, 2)
+    fitting = bisect.bisect_left(samples, True, key=too_dear)
+    if not fitting:
+        raise asked.unmet()
+    noise, cost = made(samples[fitting - 1])
+    return DaRRM(replace(noise, certificate=certify_self_bounding(noise.gamma, overlap=asked.overlap, allowance=cost)))
+
+
 def _self_bounding(asked: _Asked) -> Mechanism:
-    allowance = asked.strongest(lambda m: _Priced(allowance=m), 1e-3, float(asked.overlap))
+    allowance = asked.allowance
+    if allowance is None:
+        allowance = asked.strongest(lambda m: _Priced(allowance=m), 1e-3, float(asked.overlap))
+    if asked.classes == 2:
+        return DaRRM(self_bounding_noise(teachers=asked.teachers, allowance=allowance, overlap=asked.overlap))
     return SelfBoundingPlurality(
         teachers=asked.teachers,
         classes=asked.classes,
@@ -277,6 +376,7 @@ def _self_bounding(asked: _Asked) -> Mechanism:
 
 
 def _vote_private(asked: _Asked) -> Mechanism:
+    # Without the target's delta: at 1e-5 it gains a ten-thousandth, see VotePrivatePlurality.
     each = asked.strongest(lambda epsilon: _Priced(vote_epsilon=epsilon), 1e-4, 50.0)
     return VotePrivatePlurality(
         teachers=asked.teachers,
@@ -298,6 +398,17 @@ _FAMILIES: dict[str, Callable[[_Asked], Mechanism]] = {
     "self-bounding plurality": _self_bounding,
     "vote-private table": _vote_private,
 }
+
+_KINDS: dict[str, Callable[[_Asked], Mechanism]] = {
+    "self-bounding": _self_bounding,
+    "subsampling": _subsampling,
+    "vote-private": _vote_private,
+    "gnmax": lambda asked: _gaussian(asked, asked.classes if _label_is_seen(asked) else None),
+    "permute-and-flip": _permute_and_flip,
+    "exponential": _exponential,
+    "randomized-response": _randomized,
+}
+_ADDITIVE = ("self-bounding", "subsampling")
 
 
 def _judged(asked: _Asked, name: str, build: Callable[[_Asked], Mechanism]) -> PluralityCandidate:

@@ -213,7 +213,8 @@ class VotePrivatePlurality(_Plurality):
 
     The optimal counterpart of :class:`GNMax` and :class:`PermuteAndFlip` for few labels and few teachers: a linear
     program over all histograms, in which one changed vote changes no chance by more than e^(epsilon / r), except for a
-    share of ``delta``; what a delta gains is little, less than 0.004 at epsilon = 1 and delta = 0.001. With more
+    share of ``delta``. What a delta gains is little: if a label is right with chance a, at most (C a - 1) delta /
+    (e^epsilon - 1) of it (r = 1), for as much is lost by mixing with uniform labels until no delta is needed. With more
     than about 10 / epsilon teachers :class:`PermuteAndFlip` is as good or, as it looks at all votes, better.
 
     Args:

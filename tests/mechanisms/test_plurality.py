@@ -130,6 +130,16 @@ def test_vote_private_with_a_delta(less: int, overlap: int) -> None:
     assert mechanism.guarantee(overlap=1).epsilon < mechanism.guarantee(overlap=2).epsilon
 
 
+@pytest.mark.parametrize(("classes", "epsilon", "delta"), [(3, 0.5, 1e-5), (3, 1.0, 1e-2), (10, 0.25, 1e-5)])
+def test_what_a_delta_gains(classes: int, epsilon: float, delta: float) -> None:
+    """At most what mixing with uniform labels loses until no delta is needed."""
+    pure, spent = (
+        VotePrivatePlurality(teachers=8, classes=classes, epsilon=epsilon, delta=d).expected_accuracy(VAGUE_VOTES)
+        for d in (0.0, delta)
+    )
+    assert 0 < spent - pure <= (classes * spent - 1) * delta / math.expm1(epsilon) + 1e-9
+
+
 def test_bad_input() -> None:
     with pytest.raises(InvalidArgument, match="delta"):
         VotePrivatePlurality(teachers=3, classes=3, epsilon=1, delta=1.0)
