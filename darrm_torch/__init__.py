@@ -14,7 +14,7 @@ _HOME = {
     "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
     "composition": ("general_composition", "optimal_composition", "simple_composition"),
     "totals": ("PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"),
-    "candidates": ("PluralityCandidate", "expected_accuracy", "plurality_candidates"),
+    "candidates": ("PluralityCandidate", "expected_accuracy", "plurality_candidates", "strongest_mechanism"),
     "planner": ("Plan", "Strategy", "TeachersNeeded", "plan"),
     "ledger": ("PrivacyLedger",),
     "opacus": ("PrivacyReading", "check_independent", "read_privacy", "read_teachers"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .certificate import certify_self_bounding, check_overlap, check_target, self_bounding_allowance
-from .errors import DarrmError, InvalidArgument, check_integer
+from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile
 from .mechanisms import (
     DaRRM,
@@ -152,8 +152,9 @@ def strongest_mechanism(
     :func:`total_privacy` proves of one label is within ``label_target``, and of ``labels`` within ``total_target``.
 
     Args:
-        kind: "self-bounding" or, for two classes, "subsampling", which rest on the teachers' own privacy; "vote-private",
-            "gnmax", "permute-and-flip", "exponential" or "randomized-response", whose coins protect by themselves.
+        kind: "self-bounding" or, for two classes, "subsampling", which rest on the teachers' own privacy;
+            "vote-private", "gnmax", "permute-and-flip", "exponential" or "randomized-response", whose coins protect by
+            themselves.
         teachers: K.
         classes: C.
         teacher: what each promises as a trained model; None: nothing.
@@ -169,7 +170,7 @@ def strongest_mechanism(
     >>> target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
     >>> gnmax = strongest_mechanism("gnmax", teachers=11, classes=10, overlap=1, labels=100, total_target=target)
     >>> round(gnmax.sigma, 2), round(gnmax.guarantee(labels=100).epsilon, 2)
-    (2.21, 8.0)
+    (6.38, 8.0)
     """
     if kind not in _KINDS:
         raise InvalidArgument("kind", f"one of {', '.join(_KINDS)}", kind)

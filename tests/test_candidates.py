@@ -20,6 +20,8 @@ from darrm_torch import (
     SelfBoundingPlurality,
     expected_accuracy,
     plurality_candidates,
+    strongest_mechanism,
+    subsampling_noise,
     total_privacy,
 )
 
@@ -148,3 +150,63 @@ def test_bad_input(wrong: dict[str, Any], message: str) -> None:
     ask = {"teachers": 11, "classes": 10, "label_target": POINT} | wrong
     with pytest.raises(InvalidArgument, match=message):
         plurality_candidates(**ask)
+
+
+TARGET = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
+BUDGET = PrivacyGuarantee(epsilon=4.0, delta=1e-4)
+COINS = ["vote-private", "gnmax", "permute-and-flip", "exponential", "randomized-response"]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(
+    ("kind", "teacher"),
+    [*((kind, None) for kind in COINS), *((kind, POINT) for kind in ["self-bounding", "subsampling", *COINS])],
+)
+@pytest.mark.parametrize("targets", [{"label_target": TARGET}, {"labels": 9, "total_target": BUDGET}])
+def test_the_strongest_of_a_kind_keeps_its_targets(
+    kind: str, teacher: PrivacyGuarantee | None, classes: int, targets: dict[str, Any]
+) -> None:
+    """And leaves little of them unused, but for subsampling, which knows whole teachers only, and below the cap."""
+    ask = {"teachers": 5, "classes": classes, "teacher": teacher, "overlap": 3} | targets
+    if kind == "subsampling" and classes > 2:
+        with pytest.raises(InvalidArgument, match=r"classes .* self-bounding"):
+            strongest_mechanism(kind, **ask)
+        return
+    mechanism = strongest_mechanism(kind, **ask)
+    total = total_privacy(
+        teachers=[teacher or PrivacyProfile.non_private()] * 5, overlap=3, mechanism=mechanism,
+        labels=targets.get("labels", 1), delta=1e-4,
+    )  # fmt: skip
+    target = next(value for name, value in targets.items() if name.endswith("target"))
+    assert total.epsilon <= target.epsilon
+    if total.route.name == "the mechanism's own coins":
+        assert total.epsilon >= 0.99 * target.epsilon
+
+
+def test_subsampling_asks_the_largest_sample_that_fits() -> None:
+    for allowance, sample in ((1, 1), (1.99, 1), (2, 3), (2.5, 3), (3, 5), (6, 11), (20, 11)):
+        mechanism = strongest_mechanism("subsampling", teachers=11, classes=2, allowance=allowance)
+        assert np.array_equal(mechanism.noise.gamma, subsampling_noise(teachers=11, allowance=sample).gamma)
+        assert (sample + 1) // 2 - 1e-12 < mechanism.certificate.allowance <= (sample + 1) // 2
+    doubled = PrivacyGuarantee(epsilon=0.2, delta=2e-5)
+    mechanism = strongest_mechanism("subsampling", teachers=11, classes=2, teacher=POINT, label_target=doubled)
+    assert round(mechanism.certificate.allowance) == 2  # exactly what the target is
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask", "message"),
+    [
+        ("darrm", {"label_target": TARGET}, "kind must be one of self-bounding"),
+        ("gnmax", {}, "label_target must be given, or total_target"),
+        ("gnmax", {"allowance": 1}, "allowance must be given without targets"),
+        ("self-bounding", {"allowance": 1, "label_target": TARGET}, "allowance must be given without targets"),
+        ("self-bounding", {"allowance": math.nan}, "allowance must be a number"),
+        ("self-bounding", {"label_target": TARGET}, "label_target must be one that some strength"),
+        ("subsampling", {"teacher": POINT, "total_target": POINT, "labels": 2}, "total_target must be one that some"),
+        ("subsampling", {"allowance": 0.5}, "allowance must be one that some"),
+        ("gnmax", {"label_target": PrivacyGuarantee(epsilon=1.0)}, "label_target must be one that some strength"),
+    ],
+)
+def test_what_has_no_strength_that_fits(kind: str, ask: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        strongest_mechanism(kind, teachers=11, classes=2, **ask)
