@@ -30,12 +30,20 @@ from .mechanisms import (
 )
 from .mechanisms.gaussian import pure_composition
 from .noise import NoiseFunction, self_bounding_noise, subsampling_noise
-from .plurality import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
+from .plurality import VAGUE_VOTES, IntArray, PluralityPrior, check_plurality_prior, standings, votes_within
+from .priors import FloatArray
 from .totals import PricedMechanism, TotalPrivacy, total_privacy
 
-__all__ = ["PluralityCandidate", "expected_accuracy", "plurality_candidates", "strongest_mechanism"]
+__all__ = [
+    "PluralityCandidate",
+    "expected_accuracy",
+    "expected_agreement",
+    "plurality_candidates",
+    "strongest_mechanism",
+]
 
 _LISTED = 1000  # histograms that are gone through one by one
+_LISTED_PARTS = 100  # where of each histogram all samples are gone through
 _SAMPLES = 1000  # where they are more
 _SLACK = 1 - 1e-9  # left under a target, for the rounding of what is then proven
 
@@ -124,14 +132,57 @@ def expected_accuracy(
         chance = space.per_standing(mechanism.label_probabilities(space.counts))
         return float(np.mean([part.weights(space) @ chance for part in parts])), 0.0
     rng, count = np.random.default_rng(0), math.ceil(_SAMPLES / len(parts))
-    told = [
-        np.asarray(mechanism.label_probabilities(part.sample(votes=teachers, classes=classes, count=count, rng=rng)))[
-            :, 0
-        ]
-        for part in parts
-    ]
-    error = math.sqrt(sum(float(part.var(ddof=1)) / count for part in told)) / len(told)
-    return float(np.mean(told)), error
+    drawn = [part.sample(votes=teachers, classes=classes, count=count, rng=rng) for part in parts]
+    return _mean([np.asarray(mechanism.label_probabilities(counts))[:, 0] for counts in drawn])
+
+
+def expected_agreement(
+    mechanism: Mechanism, *, teachers: int, classes: int, prior: PluralityPrior = VAGUE_VOTES
+) -> tuple[float, float]:
+    """The chance that a label is the plurality of all teachers' votes when these follow ``prior``; the standard error.
+
+    Where classes tie for the plurality, any of them is it. A mechanism that is made for fewer teachers, or looks at a
+    sample of the votes, sees votes drawn at random. Exact, with error 0, wherever the histograms of the votes are few;
+    otherwise a mean over histograms drawn with a fixed seed.
+
+    >>> expected_agreement(NoiseFreeMajority(), teachers=11, classes=10)
+    (1.0, 0.0)
+    >>> from darrm_torch import PluralityVotes
+    >>> guessing = PluralityVotes(accuracy=1 / 3)  # of 27 votes alike 18 are two to one
+    >>> value, error = expected_agreement(NoiseFreeMajority(teachers=1), teachers=3, classes=3, prior=guessing)
+    >>> round(value, 6), error  # (9 + 18 * 2 / 3) / 27
+    (0.777778, 0.0)
+    """
+    parts = check_plurality_prior(prior)
+    table = mechanism.table if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality) else None
+    looked = table.space.votes if table else mechanism.teachers or teachers
+    law = table.label_probabilities if table else mechanism.label_probabilities
+    few = votes_within(_LISTED if looked == teachers else _LISTED_PARTS, votes=teachers, classes=classes) == teachers
+    if few and looked < teachers and isinstance(mechanism, NoiseFreeMajority):  # the same rule, with the exact law
+        mechanism = SelfBoundingPlurality(teachers=teachers, classes=classes, allowance=looked, sample=looked)
+    if few and mechanism.teachers in (None, teachers):
+        space = standings(teachers, classes)
+        told = _told(mechanism.label_probabilities(space.counts), space.counts)[space.histogram]
+        return min(1.0, float(np.mean([part.weights(space) @ told for part in parts]))), 0.0
+    rng, count = np.random.default_rng(0), math.ceil(_SAMPLES * (1 if looked == teachers else 10) / len(parts))
+    shares = []
+    for part in parts:
+        votes = seen = part.sample(votes=teachers, classes=classes, count=count, rng=rng)
+        if looked < teachers:
+            seen = np.array([rng.multivariate_hypergeometric(row, looked) for row in votes])
+        shares.append(_told(law(seen), votes))
+    return _mean(shares)
+
+
+def _told(law: FloatArray, counts: IntArray) -> FloatArray:
+    """(B,): of a law (B, C) of the label, the chance that it is the plurality of ``counts``, or one of them."""
+    return np.asarray((law * (counts == counts.max(axis=1, keepdims=True))).sum(axis=1))
+
+
+def _mean(draws: list[FloatArray]) -> tuple[float, float]:
+    """Of equally likely kinds of draws, as many of each; with its standard error."""
+    error = math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in draws)) / len(draws)
+    return float(np.mean(draws)), error
 
 
 def strongest_mechanism(
@@ -145,6 +196,7 @@ def strongest_mechanism(
     allowance: float | None = None,
     label_target: PrivacyGuarantee | None = None,
     total_target: PrivacyGuarantee | None = None,
+    prior: PluralityPrior = VAGUE_VOTES,
 ) -> Mechanism:
     """The mechanism of one kind with the least noise that keeps the targets.
 
@@ -163,6 +215,7 @@ def strongest_mechanism(
         allowance: m, for the first two instead of a target: a label costs what m teachers do.
         label_target: what each label must keep by itself.
         total_target: what all labels together must keep.
+        prior: where tables should be good, from public knowledge; without effect on privacy.
 
     Raises:
         InvalidArgument: bad input, or targets that no noise of this kind keeps.
@@ -177,7 +230,7 @@ def strongest_mechanism(
     if allowance is not None and (kind not in _ADDITIVE or label_target is not None or total_target is not None):
         raise InvalidArgument("allowance", f"given without targets, for {' or '.join(_ADDITIVE)}", allowance)
     asked = _Asked.read(
-        teachers, classes, teacher, overlap, labels, label_target, total_target, VAGUE_VOTES, allowance=allowance
+        teachers, classes, teacher, overlap, labels, label_target, total_target, prior, allowance=allowance
     )
     return _KINDS[kind](asked)
 

@@ -319,6 +319,10 @@ class VoteTable:
         """(N,): the probability that one class of this standing is the label."""
         return self.shares / self.space.ties / GRID
 
+    def label_probabilities(self, counts: IntArray) -> FloatArray:
+        """The law of the label of each row of ``counts`` (B, C), rows that sum to the space's votes: (B, C)."""
+        return np.asarray(self.chances[self.space.lookup[self.space.find(counts)[:, None], counts]])
+
     @functools.cached_property
     def steps(self) -> tuple[IntArray, IntArray]:
         """For drawing: the own votes of each histogram's standings, and their shares, added up; (histograms, L) each.

@@ -76,6 +76,11 @@ class _Plurality(Mechanism):
         return _HISTOGRAMS
 
     @property
+    def table(self) -> VoteTable:
+        """Where the ``sample`` votes are looked up."""
+        return self._table
+
+    @property
     def _touched(self) -> int:
         """The overlap, as a number."""
         return check_overlap(self.overlap, self.teachers)
@@ -161,8 +166,7 @@ class _Plurality(Mechanism):
         if self._votes < self.teachers:
             rows, inverse = np.unique(counts, axis=0, return_inverse=True)
             return _sampled_law(rows, self._table)[inverse.reshape(-1)]
-        space = self._table.space
-        return self._table.chances[space.lookup[space.find(counts)[:, None], counts]]
+        return self._table.label_probabilities(counts)
 
 
 @dataclass(frozen=True, kw_only=True)
