@@ -448,55 +448,67 @@ def _teachers(chosen: Any) -> int:
     return 0
 
 
+# How the strength of each mechanism can be said.
+_STRENGTHS: dict[str, tuple[str, ...]] = {
+    "darrm": ("allowance", "label_target"),
+    "darrm-point": ("allowance", "label_target"),
+    "self-bounding": ("allowance", "label_target", "total_target"),
+    "subsampling": ("allowance", "label_target", "total_target"),
+    "noise-free": (),
+    "vote-private": ("label_target", "total_target"),
+    "gnmax": ("label_target", "total_target"),
+    "permute-and-flip": ("label_target", "total_target"),
+    "exponential": ("label_target", "total_target"),
+    "randomized-response": ("label_target", "total_target"),
+}
+_WITH_TEACHERS = ("darrm", "darrm-point", "self-bounding", "subsampling", "noise-free")  # whose privacy rests on theirs
+
+
 def _label_parser(parser: Any) -> None:
     parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy or .pt: what to label, (N, ...)")
     parser.add_argument(
         "--models", nargs="+", required=True, metavar="FILE", help="TorchScript files; or weights, with --build"
     )
     parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
-    parser.add_argument(
-        "--accountants", nargs="+", metavar="FILE", help="Opacus' checkpoints, one a model (default: the models' files)"
-    )
     parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps every label with its charge")
     parser.add_argument("--out", required=True, metavar="FILE", help=".npy or .pt for the labels")
-    parser.add_argument("--delta", type=float, default=1e-5, help="of one teacher")
-    parser.add_argument("--allowance", type=float, metavar="M", help="a label costs what M teachers do")
-    parser.add_argument("--target", type=_guarantee, metavar="EPS,DELTA", help="or: of one label")
-    parser.add_argument("--noise", choices=["one-label", "self-bounding"], default="one-label", help="kind of noise")
-    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
     parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
-    parser.add_argument("--budget", type=_guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
+    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="inputs asked at once")
-    _add_accept(parser)
+    parser.add_argument("--budget", type=_guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
+    noise = parser.add_argument_group("noise")
+    noise.add_argument(
+        "--mechanism",
+        choices=list(_STRENGTHS),
+        default="darrm",
+        metavar="NAME",
+        help=f"private through the teachers: {', '.join(_WITH_TEACHERS)}; through its own coins, whatever the "
+        f"teachers are: {', '.join(name for name in _STRENGTHS if name not in _WITH_TEACHERS)} (default: darrm)",
+    )
+    noise.add_argument("--allowance", type=float, metavar="M", help="a label costs what M teachers do")
+    noise.add_argument("--label-target", type=_guarantee, metavar="EPS,DELTA", help="or: what one label may cost")
+    noise.add_argument("--total-target", type=_guarantee, metavar="EPS,DELTA", help="or: what all may cost together")
+    noise.add_argument("--labels", type=int, metavar="Q", help="how many all are (default: the inputs)")
+    teachers = parser.add_argument_group("what the teachers promise")
+    teachers.add_argument(
+        "--accountants",
+        nargs="+",
+        metavar="FILE",
+        help="Opacus' checkpoints, one a model (default: the models' files, or none where coins protect)",
+    )
+    teachers.add_argument("--delta", type=float, default=1e-5, help="of one teacher")
+    _add_accept(teachers)
 
 
 def _label(chosen: Any) -> int:
     import torch
 
-    from .ensemble import PrivateMajorityEnsemble
     from .errors import check_integer
-    from .ledger import PrivacyLedger
 
     inputs = _tensor("--inputs", chosen.inputs)
     check_integer("--batch-size", chosen.batch_size, low=1)
-    paths = [_existing("--models", path) for path in chosen.models]
-    models = [_model(path, chosen.build) for path in paths]
-    accountants = paths if chosen.accountants is None else [_existing("--accountants", a) for a in chosen.accountants]
-    if chosen.accountants is None and chosen.build is None:
-        raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
-    ensemble = PrivateMajorityEnsemble.from_opacus(
-        models,
-        accountants,
-        delta=chosen.delta,
-        allowance=chosen.allowance,
-        target=None if chosen.target is None else _read_guarantee(chosen.target),
-        overlap=chosen.overlap,
-        noise=chosen.noise,
-        classes=chosen.classes,
-        ledger=PrivacyLedger(chosen.ledger, None if chosen.budget is None else _read_guarantee(chosen.budget)),
-        accept=chosen.accept,
-    )
+    ensemble = _ensemble(chosen, inputs)
     with _saved("--out", chosen.out) as save:
         batches = inputs.split(chosen.batch_size)
         ensemble.check_budget(batches)
@@ -511,6 +523,119 @@ def _label(chosen: Any) -> int:
     else:
         print(ensemble.privacy_report())
     return 0
+
+
+def _ensemble(chosen: Any, inputs: Any) -> Any:
+    """The teachers, the noise and the ledger that were asked for."""
+    from .candidates import strongest_mechanism
+    from .ensemble import PrivateMajorityEnsemble
+    from .guarantees import PrivacyProfile
+    from .ledger import PrivacyLedger
+    from .mechanisms import NoiseFreeMajority
+    from .opacus import read_teachers
+
+    kind, strength = chosen.mechanism, _strength(chosen)
+    paths = [_existing("--models", path) for path in chosen.models]
+    models = [_model(path, chosen.build) for path in paths]
+    accountants: list[Path] | None = None
+    if chosen.accountants is not None:
+        accountants = [_existing("--accountants", path) for path in chosen.accountants]
+    elif kind in _WITH_TEACHERS:
+        if chosen.build is None:
+            raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
+        accountants = paths
+    classes = _competing(models[0], inputs, chosen.classes)
+
+    def ledger() -> PrivacyLedger:
+        budget = chosen.budget or chosen.total_target
+        return PrivacyLedger(chosen.ledger, None if budget is None else _read_guarantee(budget))
+
+    if kind in ("darrm", "darrm-point"):
+        assert accountants is not None
+        if classes > 2:
+            cure = "Choose two with --classes, or another mechanism, such as self-bounding."
+            raise InvalidArgument(f"--mechanism {kind}", "used with two classes", classes, cure)
+        return PrivateMajorityEnsemble.from_opacus(
+            models,
+            accountants,
+            delta=chosen.delta,
+            allowance=strength.get("allowance"),
+            target=strength.get("label_target"),
+            overlap=chosen.overlap,
+            use="profile" if kind == "darrm" else "point",
+            classes=chosen.classes,
+            ledger=ledger(),
+            accept=chosen.accept,
+        )
+    profiles = (
+        None
+        if accountants is None
+        else read_teachers(accountants, modules=models, delta=chosen.delta, accept=chosen.accept)
+    )
+    mechanism = (
+        NoiseFreeMajority(classes=classes, teachers=len(models))
+        if kind == "noise-free"
+        else strongest_mechanism(
+            kind,
+            teachers=len(models),
+            classes=classes,
+            teacher=None if profiles is None else PrivacyProfile.weakest(profiles),
+            overlap=chosen.overlap,
+            labels=len(inputs) if chosen.labels is None else chosen.labels,
+            **strength,
+        )
+    )
+    kept = ledger()
+    promise = kept.budget or strength.get("label_target")
+    return PrivateMajorityEnsemble(
+        models,
+        mechanism,
+        profiles=profiles,
+        overlap=chosen.overlap,
+        classes=chosen.classes,
+        ledger=kept,
+        delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
+    )
+
+
+def _strength(chosen: Any) -> dict[str, Any]:
+    """How strong the noise is to be, in the one way that was said; as its mechanism takes it."""
+    ways = _STRENGTHS[chosen.mechanism]
+    given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
+    if (len(given) != 1 or given[0] not in ways) if ways else given:
+        cure = "The most that all labels may cost is --budget." if "total_target" not in ways else ""
+        raise InvalidArgument(
+            f"--mechanism {chosen.mechanism}",
+            f"used with {f'one of {_options(ways)}' if ways else 'no allowance or target'}",
+            _options(given) or "none",
+            cure,
+        )
+    if "total_target" not in given and chosen.labels is not None:
+        raise InvalidArgument("--labels", "used with --total-target", chosen.labels)
+    if "total_target" in given and chosen.budget is not None:
+        raise InvalidArgument("--budget", "left out with --total-target, which is the budget", chosen.budget)
+    return {
+        name: value if name == "allowance" else _read_guarantee(value)
+        for name, value in ((name, getattr(chosen, name)) for name in given)
+    }
+
+
+def _options(names: Sequence[str]) -> str:
+    return ", ".join(map(_option, names))
+
+
+def _competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
+    """How many classes can be voted for, by what one teacher says of one input."""
+    from .ensemble import PrivateMajorityEnsemble
+    from .mechanisms import NoiseFreeMajority
+
+    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes)
+    try:
+        return int(alone.sensitive_counts(inputs[:1]).shape[1])
+    except DarrmError:
+        raise
+    except Exception as error:  # the user's own network, or inputs that are not for it
+        raise InvalidArgument("--inputs", "what the models take", tuple(inputs.shape), _one_line(error)[:160]) from None
 
 
 def _tensor(name: str, path: str) -> Any:
@@ -762,7 +887,8 @@ _COMMANDS: tuple[tuple[str, str, str, Any, Any], ...] = (
         "label",
         "Private labels from models, charged to a ledger.",
         "darrm label --inputs x.npy --models t0.pt t1.pt --build nets:build \\\n"
-        "      --delta 1e-5 --allowance 1 --ledger labels.sqlite --out y.npy",
+        "      --mechanism self-bounding --total-target 1,1e-5 --overlap 1 \\\n"
+        "      --ledger labels.sqlite --out y.npy",
         _label_parser,
         _label,
     ),

@@ -26,6 +26,9 @@ import torch
 def build():
     return torch.nn.Linear(4, 2)
 
+def three():
+    return torch.nn.Linear(4, 3)
+
 def number():
     return 3
 
@@ -165,24 +168,29 @@ def test_a_changed_noise_function_is_refused(folder: Path, capsys: pytest.Captur
 
 @pytest.fixture
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three teachers' files as Opacus writes them, inputs, and a module that builds the network."""
+    """Three teachers' files as Opacus writes them, for two classes and for three, inputs, and a module of networks."""
     import torch
 
     (folder / "nets_of_a_user.py").write_text(NETS)
     monkeypatch.delitem(sys.modules, "nets_of_a_user", raising=False)
     for number in range(3):
         torch.manual_seed(number)
-        network = torch.nn.Linear(4, 2)
         history = {"history": [(4.0, 0.1, 10)], "mechanism": "prv"}
-        state = {f"_module.{name}": value for name, value in network.state_dict().items()}
-        torch.save({"module_state_dict": state, "privacy_accountant_state_dict": history}, f"teacher-{number}.pt")
+        for name, outputs in (("teacher", 2), ("wide", 3)):
+            weights = torch.nn.Linear(4, outputs).state_dict()
+            state = {f"_module.{key}": value for key, value in weights.items()}
+            torch.save({"module_state_dict": state, "privacy_accountant_state_dict": history}, f"{name}-{number}.pt")
+            torch.save(weights, f"plain-{name}-{number}.pt")
     np.save("x.npy", np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
+    np.save("three.npy", np.zeros((5, 3), dtype=np.float32))
     return folder
 
 
 MODELS = ("teacher-0.pt", "teacher-1.pt", "teacher-2.pt")
-LABEL = ("label", "--inputs", "x.npy", "--models", *MODELS, "--build", "nets_of_a_user:build", "--delta", "1e-4",
-         "--allowance", "1", "--ledger", "labels.sqlite", "--out", "y.npy")  # fmt: skip
+WIDE = ("--models", "wide-0.pt", "wide-1.pt", "wide-2.pt", "--build", "nets_of_a_user:three")
+ASK = ("label", "--inputs", "x.npy", "--models", *MODELS, "--build", "nets_of_a_user:build", "--delta", "1e-4",
+       "--ledger", "labels.sqlite", "--out", "y.npy")  # fmt: skip
+LABEL = (*ASK[:9], "--allowance", "1", *ASK[9:])
 
 
 def test_teachers_are_read(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,6 +222,64 @@ def test_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str])
     )  # fmt: skip
     assert 0 <= told["test_accuracy"] <= 1
     torch.nn.Linear(4, 2).load_state_dict(torch.load("student.pt", weights_only=True))
+
+
+TEACHERS = ["darrm", "darrm-point", "subsampling", "self-bounding", "noise-free"]
+COINS = ["vote-private", "gnmax", "permute-and-flip", "exponential", "randomized-response"]
+KINDS = {"darrm": "DaRRM", "darrm-point": "DaRRM", "subsampling": "DaRRM", "noise-free": "NoiseFreeMajority",
+         "vote-private": "VotePrivatePlurality", "gnmax": "GNMax", "permute-and-flip": "PermuteAndFlip",
+         "exponential": "ExponentialMechanism", "randomized-response": "RandomizedPlurality"}  # fmt: skip
+TARGET = {"--label-target": (1, 0.6), "--total-target": (30, 2.0)}  # for how many labels, and which epsilon
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("name", [*TEACHERS, *COINS])
+@pytest.mark.parametrize("option", ["--allowance", *TARGET, "--budget"])
+def test_every_mechanism_labels_within_its_target(
+    trained: Path, capsys: pytest.CaptureFixture[str], name: str, option: str, classes: int
+) -> None:
+    """What can be asked of it; the report's proven costs are within it, and it can be asked again, for more labels."""
+    if option.strip("-").replace("-", "_") not in (cli._STRENGTHS[name] or ("budget",)):
+        pytest.skip("no such strength")
+    if classes == 3 and name in ("darrm", "darrm-point", "subsampling"):
+        pytest.skip("for two classes")
+    count, epsilon = TARGET.get(option, (0, 2.0))
+    arguments = [*ASK, "--mechanism", name, option, "1.5" if option == "--allowance" else f"{epsilon},1e-4"]
+    arguments += ["--overlap", "2", "--json", *(WIDE if classes == 3 else ())]
+    if option == "--total-target":
+        arguments += ["--labels", "40"]
+    told = json.loads(said(capsys, *arguments))
+    assert told["mechanism"]["kind"] == KINDS.get(name, "DaRRM" if classes == 2 else "SelfBoundingPlurality")
+    assert told["labels"] == 30
+    assert told["mechanism"]["secure"]
+    labels = np.load("y.npy")
+    assert set(labels) <= set(range(classes))
+    if option in TARGET:
+        assert told["label" if count == 1 else "total"]["epsilon"] <= epsilon
+    if name in COINS:  # no accountant was read
+        assert told["total"]["route"] == "the mechanism's own coins"
+        assert told["readings"] == []
+    else:
+        assert len(told["readings"]) == 3
+    np.save("x.npy", np.concatenate([np.load("x.npy"), np.ones((10, 4), dtype=np.float32)]))
+    more = json.loads(said(capsys, *arguments))  # ten, all alike: one new label
+    assert more["labels"] == 31
+    assert np.array_equal(np.load("y.npy")[:30], labels)
+
+
+def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ("--models", *(f"plain-{file}" for file in MODELS), "--mechanism", "gnmax", "--label-target", "0.6,1e-4")
+    report = said(capsys, *ASK, *plain, "--overlap", "1")
+    assert "30 labels, by GNMax from 3 teachers" in report
+    assert "by the mechanism's own coins" in report
+    # What the teachers promise lets the noise be less, and the report says so.
+    with_theirs = said(capsys, *ASK, *plain, "--overlap", "1", "--accountants", *MODELS, "--ledger", "other.sqlite")
+    assert "Found when the teachers were read" in with_theirs
+
+
+def test_a_total_target_is_the_budget(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (*ASK, "--mechanism", "permute-and-flip", "--total-target", "1,1e-4", "--labels", "29")
+    assert "over the budget" in said(capsys, *arguments, status=1)
 
 
 def test_torchscript_models_with_their_accountants(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,7 +343,22 @@ MISTAKES = [
     ((*LABEL, "--build", "no_such_module:build"), "No module named 'no_such_module'"),
     ((*LABEL, "--build", "nets_of_a_user:number"), "a function that returns a torch.nn.Module"),
     ((*LABEL, "--build", "nets_of_a_user:broken"), "RuntimeError: no"),
-    ((*LABEL, "--target", "0.1"), "--allowance must be given, or else target, got 'both'"),
+    ((*LABEL, "--label-target", "0.1"), "--mechanism darrm must be used with one of --allowance, --label-target, got"),
+    ((*LABEL, "--mechanism", "gnmx"), "did you mean gnmax?"),
+    ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),
+    ((*LABEL, "--mechanism", "noise-free"), "noise-free must be used with no allowance or target, got '--allowance'"),
+    ((*ASK, "--mechanism", "exponential"), "used with one of --label-target, --total-target, got 'none'"),
+    ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. The most that all labels may cost is --budget."),
+    ((*ASK, "--mechanism", "gnmax", "--label-target", "1"), "--label-target must be one that some strength"),
+    ((*ASK, "--mechanism", "self-bounding", "--total-target", "1e-5,1e-5"), "--total-target must be one that some"),
+    ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--budget", "1"), "--budget must be left out"),
+    ((*ASK, "--mechanism", "gnmax", "--label-target", "1,1e-5", "--labels", "9"), "--labels must be used with"),
+    ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--labels", "0"), "--labels must be an integer >= 1"),
+    ((*LABEL, "--mechanism", "self-bounding", "--allowance", "0"), "--allowance must be a number in"),
+    ((*LABEL, *WIDE), "--mechanism darrm must be used with two classes, got 3. Choose two with --classes"),
+    ((*LABEL, *WIDE, "--mechanism", "subsampling"), "--classes must be two for subsampling, got 3"),
+    ((*LABEL, "--classes", "0", "7"), "--classes must be below the 2 outputs"),
+    (("label", "--inputs", "three.npy", *LABEL[3:]), "--inputs must be what the models take, got (5, 3)."),
     (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be weights of"),
     (("student", "--inputs", "x.npy", "--labels", "x.npy", "--build", "nets_of_a_user:build", "--out", "s.pt"),
      "--labels must be integers, one for each of 30 inputs"),
