@@ -54,7 +54,8 @@ def optimize_noise(
 
     Raises:
         InvalidArgument: bad input, or more corner combinations than can be searched: with overlap K, the monotone
-            shape goes to K = 2,500 for one guarantee and to K = 150 for two; the free shape to K = 80 if Delta > 0.
+            shape takes seconds to K = 2,500 for one guarantee and to K = 150 for two, and is refused for two beyond
+            K = 580; the free shape goes to K = 80 if Delta > 0.
 
     >>> noise = optimize_noise(
     ...     teachers=3, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.1)

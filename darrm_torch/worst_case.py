@@ -10,7 +10,8 @@ unaffected ones voting 1. T(c; n) = E[q(c + sum_i Bin(n_i, p_i))] obeys
 
     T(c; n + e_i) = p_i T(c + 1; n) + (1 - p_i) T(c; n),
 
-so all counts are walked once, vectorised over c.
+so all counts are walked once, vectorised over c. On the region's upper chain, which is all that matters for a monotone
+q, a walk needs one number for each way to place the teachers, see :func:`_search_chain`.
 
 Rounding: every number is a sum of products of non-negative numbers, each known to relative accuracy u = 2^-53, and each
 step adds at most three roundings; so E_p[q] is known to relative accuracy (3 r + a few) u however small it is, and
@@ -205,13 +206,13 @@ class _Block(NamedTuple):
     counts: IntArray  # (b, corners so far)
 
 
-def _walk_all(steps: list[tuple[Any, Any]], begin: _Block) -> Iterator[_Block]:
+def _walk_all(steps: list[tuple[Any, Any]], begin: _Block, teachers: int) -> Iterator[_Block]:
     """:func:`_walk`, unless it would take too long."""
     overlap = int(begin.left[0])
     if math.comb(overlap + len(steps), len(steps)) * begin.here.size > _LARGEST_WALK:
         raise InvalidArgument(
             "teacher",
-            f"a promise with fewer corners, for {begin.here.shape[-1] - 1} teachers and overlap {overlap}",
+            f"a promise with fewer corners, for {teachers} teachers and overlap {overlap}",
             f"{len(steps)} corners to combine",
             'Give fewer guarantees (any subset is sound), or use shape="monotone".',
         )
@@ -286,32 +287,34 @@ def _stack(arrays: list[Numbers], rows: int, width: int) -> Numbers:
 def _search_chain(
     arithmetic: _Floats | _Balls, law: FloatArray, corners: tuple[Corner, ...], overlap: int, growth: float
 ) -> _Cases:
-    """All r affected teachers on the chain: O(K^2) counts for one guarantee.
+    """All r affected teachers on the chain: one number here and one there for each way to place them.
 
-    The first corner is (Delta, 0) and the last (1, 1 - Delta): a chance of 0 or 1 needs no step. So the walk is over
-    the corners between, for all counts of the first (here) and of the last (there) at once.
+    The first corner is (Delta, 0) and the last (1, 1 - Delta). On either dataset the chance at a corner between them is
+    a mixture of theirs, so a teacher there votes as if a coin put it at one of the two. Blocks hold, for each count of
+    ones, all numbers at the first corner (here) or at the last (there), the others at the opposite one; a step tosses
+    the coin of one teacher at a corner between.
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     first, last = corners[0], corners[-1]
-    here = _powers(start, arithmetic.pair(first.here), overlap)
-    there = _powers(start, arithmetic.pair(last.there), overlap)
-    steps = [(arithmetic.pair(corner.here), arithmetic.pair(corner.there)) for corner in corners[1:-1]]
-    ones = np.arange(spare + 1)
-    begin = _Block(here[None], there[None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
-    for block in _walk_all(steps, begin):
-        b = np.arange(len(block.left))[:, None, None]
-        firsts = np.arange(int(block.left.max()) + 1)[None, :, None]
-        lasts = block.left[:, None, None] - firsts
-        placed = np.maximum(lasts, 0)
-        loss = arithmetic.upper(block.here[b, firsts, placed + ones])
-        loss -= growth * arithmetic.lower(block.there[b, placed, ones[None, None, :]])
-        loss[(lasts < 0)[..., 0]] = -np.inf
-        flat = loss.reshape(len(loss), -1)
-        best = flat.argmax(axis=1)
-        n_first, one = np.unravel_index(best, loss.shape[1:])
-        n_last = block.left - n_first
-        counts = np.column_stack([n_first, block.counts, n_last]) if len(corners) > 1 else block.left[:, None]
-        yield flat[np.arange(len(best)), best], counts.astype(np.int64), np.asarray(one, dtype=np.int64)
+    ones, some = np.arange(spare + 1), np.arange(overlap + 1)
+    # Here the teachers at the last corner all vote 1; there those at the first all vote 0.
+    here = _powers(start, arithmetic.pair(first.here), overlap)[some, ones[:, None] + overlap - some]
+    there = _powers(start, arithmetic.pair(last.there), overlap)[some, ones[:, None]]
+    steps = [
+        (arithmetic.pair((1 - corner.here) / (1 - first.here)), arithmetic.pair(corner.there / last.there))
+        for corner in corners[1:-1]
+    ]
+    begin = _Block(here[:, None], there[:, None], np.full(spare + 1, overlap), ones[:, None])
+    for block in _walk_all(steps, begin, len(law) - 1):
+        firsts = np.arange(int(block.left.max()) + 1)
+        lasts = block.left[:, None] - firsts
+        loss = arithmetic.upper(block.here[:, 0])
+        loss -= growth * arithmetic.lower(np.take_along_axis(block.there[:, 0], np.maximum(lasts, 0), axis=1))
+        loss[lasts < 0] = -np.inf
+        n_first = loss.argmax(axis=1)
+        one, between = block.counts[:, 0], block.counts[:, 1:]
+        counts = np.column_stack([n_first, between, block.left - n_first]) if len(corners) > 1 else block.left[:, None]
+        yield loss[np.arange(len(loss)), n_first], counts.astype(np.int64), one.astype(np.int64)
 
 
 def _search_corners(
@@ -327,7 +330,7 @@ def _search_corners(
     here = _powers(start, arithmetic.pair(corners[0].here if split else Fraction(0)), overlap if split else 0)
     steps = [(arithmetic.pair(c.here), arithmetic.pair(c.there)) for c in (corners[2:] if split else corners)]
     begin = _Block(here[None], here[None], np.array([overlap]), np.empty((1, 0), dtype=np.int64))
-    for block in _walk_all(steps, begin):
+    for block in _walk_all(steps, begin, len(law) - 1):
         above, below = arithmetic.upper(block.here), arithmetic.lower(block.there)
         ones = np.arange(above.shape[2])
         room = block.left[:, None] + spare - ones  # for the first two corners, and for unaffected zeros

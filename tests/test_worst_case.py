@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, optimize_noise
 from darrm_torch.certificate import certify_scaled, on_grid
+from darrm_torch.priors import vote_law
 from darrm_torch.regions import Region, growth_at_least
 from darrm_torch.worst_case import Losses, is_monotone, label_law, worst_losses
 
@@ -215,6 +216,28 @@ def test_reported_counts_have_the_reported_loss() -> None:
                 for chances in (here[0], there[0])
             ]
             assert loss[0] - math.exp(0.4) * loss[1] == pytest.approx(found.losses[0], abs=1e-13)
+
+
+def test_no_placement_of_many_teachers_is_worse() -> None:
+    teachers, overlap, growth = 101, 60, 1.2
+    region = Region(guarantees=(PrivacyGuarantee(epsilon=0.03, delta=0.003), PrivacyGuarantee(epsilon=0.1, delta=1e-5)))
+    law = label_law(symmetric(np.linspace(0.1, 0.9, 51).tolist(), teachers))
+    found = worst_losses(law, region=region, overlap=overlap, growth=growth, monotone=True)
+    rng = np.random.default_rng(0)
+    placed = [rng.dirichlet(np.full(len(region.chain), 0.3)) for _ in range(500)]
+    others = Losses(
+        region.chain,
+        np.zeros(len(placed)),
+        np.array([rng.multinomial(overlap, share) for share in placed]),
+        rng.integers(0, teachers - overlap + 1, len(placed)),
+    )
+    worst, *losses = (
+        float((here - growth * there) @ law)
+        for cases in (found, others)
+        for here, there in zip(*map(vote_law, cases.votes(teachers)), strict=True)
+    )
+    assert worst == pytest.approx(found.losses[0], abs=1e-13)
+    assert worst >= max(losses) - 1e-13
 
 
 def test_more_cases_come_worst_first() -> None:
