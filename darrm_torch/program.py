@@ -195,7 +195,8 @@ class _Program:
     def __init__(self, goal: _Goal, *, nondecreasing: bool) -> None:
         samples, size = goal.leads.shape
         self._size, self._reward = size, np.concatenate([goal.weights, np.full(samples, -1 / max(samples, 1))])
-        self._scale = float(np.abs(self._reward).max())
+        # Of the whole goal, not of one sample's share: dual prices in the hundreds stop the dual simplex.
+        self._scale = 1.0 if samples else float(np.abs(goal.weights).max())
         # Where the prior says nothing, gamma is as large as it can be: a nudge, above the solver's tolerance.
         nudge = np.where(np.arange(size + samples) < size, 1e-9, 0.0)
         # The wrapper highspy.Highs prints a banner before it can be silenced; its base class has all that is needed.

@@ -169,6 +169,25 @@ def test_expected_error_is_minimal_among_rivals(prior: Any) -> None:
     assert all(best <= rival.expected_error(prior)[0] + 1e-9 for rival in rivals)
 
 
+@pytest.mark.parametrize(
+    ("teachers", "teacher", "target", "mean"),
+    [
+        (11, guarantee(0.1), guarantee(0.15, 1e-5), 0.5),
+        (5, guarantee(0.1), guarantee(0.05), 0.5),
+        (5, guarantee(0.1, 1e-5), guarantee(0.05), 0.45),
+    ],
+)
+def test_expected_error_where_dual_prices_could_be_large(
+    teachers: int, teacher: PrivacyGuarantee, target: PrivacyGuarantee, mean: float
+) -> None:
+    """HiGHS gave up on these when the price of one of 3,000 samples was the unit of cost."""
+    noise = optimize_noise(
+        teachers=teachers, teacher=teacher, target=target, prior=IndependentVotes(mean=mean), objective="expected_error"
+    )
+    assert noise.certificate.optimality_gap < 1e-8
+    assert noise.certificate.loss <= target.delta
+
+
 def test_a_prior_that_favours_nobody_needs_the_expected_error() -> None:
     for prior in (IndependentVotes(mean=0.5), SharedVotes(low=0.0, high=1.0), BetaVotes(a=1.0, b=1.0)):
         with pytest.raises(InvalidArgument, match='objective="expected_error"'):
