@@ -21,7 +21,8 @@ _HOME = {
         "plurality_candidates",
         "strongest_mechanism",
     ),
-    "planner": ("Plan", "Strategy", "TeachersNeeded", "plan"),
+    "strategies": ("Strategy",),
+    "planner": ("Plan", "TeachersNeeded", "plan"),
     "ledger": ("PrivacyLedger",),
     "opacus": ("PrivacyReading", "check_independent", "read_privacy", "read_teachers"),
     "certificate": (

@@ -200,10 +200,22 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1))
 
 
-def _bar(total: int, what: str) -> Any:
+def _bar(total: int | None, what: str) -> Any:
     from tqdm.auto import tqdm
 
     return tqdm(total=total, desc=what, leave=False, delay=1, dynamic_ncols=True, disable=None)
+
+
+@contextlib.contextmanager
+def _search_bar() -> Iterator[Callable[[float], None]]:
+    """For a search of noise: told of each of its rounds."""
+    with _bar(None, "noise") as bar:
+
+        def each(excess: float) -> None:
+            bar.set_postfix_str(f"delta over by {excess:.1e}", refresh=False)
+            bar.update()
+
+        yield each
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -319,14 +331,16 @@ def _noise(chosen: Any) -> int:
         teacher = _teacher(chosen)
         if teacher is None:
             raise InvalidArgument("--teacher", "given", None, "Or give --noise-multiplier, --sample-rate and --steps.")
-        noise = optimize_noise(
-            teachers=chosen.teachers,
-            teacher=teacher,  # type: ignore[arg-type]
-            target=_read_guarantee(chosen.target),
-            overlap=chosen.overlap,
-            prior=prior,
-            shape=chosen.shape,
-        )
+        with _search_bar() as each:
+            noise = optimize_noise(
+                teachers=chosen.teachers,
+                teacher=teacher,  # type: ignore[arg-type]
+                target=_read_guarantee(chosen.target),
+                overlap=chosen.overlap,
+                prior=prior,
+                shape=chosen.shape,
+                each=each,
+            )
     else:
         noise = self_bounding_noise(
             teachers=chosen.teachers, allowance=chosen.allowance, overlap=chosen.overlap, prior=prior
@@ -555,18 +569,20 @@ def _ensemble(chosen: Any, inputs: Any) -> Any:
         if classes > 2:
             cure = "Choose two with --classes, or another mechanism, such as self-bounding."
             raise InvalidArgument(f"--mechanism {kind}", "used with two classes", classes, cure)
-        return PrivateMajorityEnsemble.from_opacus(
-            models,
-            accountants,
-            delta=chosen.delta,
-            allowance=strength.get("allowance"),
-            target=strength.get("label_target"),
-            overlap=chosen.overlap,
-            use="profile" if kind == "darrm" else "point",
-            classes=chosen.classes,
-            ledger=ledger(),
-            accept=chosen.accept,
-        )
+        with _search_bar() as each:
+            return PrivateMajorityEnsemble.from_opacus(
+                models,
+                accountants,
+                delta=chosen.delta,
+                allowance=strength.get("allowance"),
+                target=strength.get("label_target"),
+                overlap=chosen.overlap,
+                use="profile" if kind == "darrm" else "point",
+                classes=chosen.classes,
+                ledger=ledger(),
+                accept=chosen.accept,
+                each=each,
+            )
     profiles = (
         None
         if accountants is None

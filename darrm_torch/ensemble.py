@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
@@ -115,6 +115,7 @@ class PrivateMajorityEnsemble(nn.Module):
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
         accept: Collection[Accepted] = (),
+        each: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
         """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
 
@@ -137,6 +138,7 @@ class PrivateMajorityEnsemble(nn.Module):
             optimizers: the optimizers that trained them, one for each, to see that each engine counted the steps of
                 its own teacher; nothing else can tell.
             accept: findings to go on with, by name, see :func:`~darrm_torch.read_privacy`.
+            each: told how the search for noise goes on, see :func:`~darrm_torch.optimize_noise`.
 
         Raises:
             InvalidArgument: neither or both of ``allowance`` and ``target``, not one engine for each model, or more
@@ -151,6 +153,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
             )
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
+        if allowance is not None:
+            check_number("allowance", allowance, low=0, low_open=True, high_open=True)
         if noise not in ("one-label", "self-bounding"):
             raise InvalidArgument("noise", '"one-label" or "self-bounding"', noise)
         competing = _class_numbers(classes)
@@ -183,7 +187,7 @@ class PrivateMajorityEnsemble(nn.Module):
             teacher = (point,) if use == "point" else PrivacyProfile.weakest(profiles).guarantees()
             if use == "profile" and overlap == 1:
                 teacher += (point,)  # one teacher's promise is then the whole cost: at m = 1 it leaves no noise
-            mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap))
+            mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, each=each))
         total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(
             models,

@@ -7,6 +7,7 @@ noise function when :mod:`certificate` has proven it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ def optimize_noise(
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
     shape: str = "monotone",
     objective: str = "surrogate",
+    each: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:
     """The noise function that tells the majority most often, subject to one label being private.
 
@@ -51,6 +53,8 @@ def optimize_noise(
         prior: where the noise function should be good.
         shape: "monotone" (more votes for 1 never make label 1 less likely) or "free" (any gamma, as in the paper).
         objective: "surrogate", the paper's, drops the absolute value in the expected error; "expected_error" keeps it.
+        each: told after each round of the search, of which there are a few to a few dozen, by how much the delta of
+            what was tried was too large.
 
     Raises:
         InvalidArgument: bad input, or more corner combinations than can be searched: with overlap K, the monotone
@@ -78,7 +82,7 @@ def optimize_noise(
     gamma, certificate = problem.certify(half)
     best = goal.value(half)
     if not np.all(gamma[count // 2 + 1 :] == 1):
-        half, best = problem.solve(goal)
+        half, best = problem.solve(goal, each)
         gamma, certificate = problem.certify(half)
     gap = max(0.0, best - goal.value(gamma[count // 2 + 1 :]))
     return NoiseFunction(gamma=gamma, certificate=replace(certificate, optimality_gap=gap))
@@ -142,7 +146,7 @@ class _Problem:
         gamma = on_grid(_mirrored(half, self.teachers))
         return certify_scaled(gamma, region=self.region, overlap=self.overlap, target=self.target)
 
-    def solve(self, goal: _Goal) -> tuple[FloatArray, float]:
+    def solve(self, goal: _Goal, each: Callable[[float], None]) -> tuple[FloatArray, float]:
         """The best gamma(l), l > K/2, and an upper bound of the goal."""
         if self.budget == 0:  # epsilon = delta = 0: no vote may have any influence
             half = np.zeros_like(goal.weights)
@@ -155,6 +159,7 @@ class _Problem:
             found = self._violated(half)
             if not len(found.losses):  # nothing violated that the program does not know: the rest is its tolerance
                 return half, lp.bound()
+            each(float(found.losses.max()) - self.target.delta)
             lp.add_rows(self._rows(found), np.ones(len(found.losses)))
 
     def _violated(self, half: FloatArray) -> Losses:

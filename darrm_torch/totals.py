@@ -207,11 +207,12 @@ def _self_bounding(
         ]
         if label:
             total = min(total, PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta))
+    many = shown(allowance)
     return PrivacyRoute(
         name=name,
         epsilon=total,
-        words=f"A label reveals at most what {allowance:g} teachers do, and labels add up: "
-        f"{labels} x {allowance:g} times ({shown(epsilon)}, {shown(share, 3)}).",
+        words=f"A label reveals at most what {'one teacher does' if many == '1' else f'{many} teachers do'}, and labels "
+        f"add up: {labels} x {many} times ({shown(epsilon)}, {shown(share, 3)}).",
     )
 
 

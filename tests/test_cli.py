@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -439,6 +440,22 @@ def test_ctrl_c_from_a_terminal(folder: Path) -> None:
     out, error = process.communicate(timeout=60)
     assert (process.returncode, out, error) == (130, "", "darrm: stopped\n")
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_long_search_has_a_bar_on_a_terminal_only(folder: Path) -> None:
+    """501 teachers take about 35 rounds and more than the second after which the bar comes."""
+    command = ["noise", "--teachers", "501", "--teacher", "0.075,1e-4", "--target", "0.1,1e-4", "--out", "n.json"]
+    terminal, stderr = pty.openpty()
+    told = subprocess.run([sys.executable, "-m", "darrm_torch.cli", *command], stdout=subprocess.PIPE, stderr=stderr)
+    os.close(stderr)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert told.returncode == 0
+    assert re.search(r"noise: \d+it .*delta over by \d\.\de-\d\d", shown)
+    piped = darrm(*command)
+    assert piped.stdout.encode() == told.stdout
+    assert piped.stderr == ""
 
 
 @pytest.mark.slow

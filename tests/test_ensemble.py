@@ -349,6 +349,10 @@ def test_from_opacus_for_three_classes() -> None:
     [
         ({}, "allowance"),
         ({"allowance": 1.0, "noise": "none"}, "one-label"),
+        ({"allowance": 0.0}, r"^allowance must be a number in \(0, inf\), got 0.0"),
+        ({"allowance": True}, "^allowance must be a number"),
+        ({"allowance": math.nan}, "^allowance must be a number"),
+        ({"allowance": math.inf, "noise": "self-bounding"}, "^allowance must be a number"),
         ({"allowance": 1.0, "target": POINT}, "both"),
         ({"allowance": 1.0, "delta": 0.0}, "delta"),
         ({"target": POINT, "noise": "self-bounding"}, "allowance"),

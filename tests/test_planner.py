@@ -14,7 +14,7 @@ from scipy import stats
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile
-from darrm_torch.planner import Plan, Strategy
+from darrm_torch import Plan, Strategy
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 

@@ -188,6 +188,16 @@ def test_expected_error_where_dual_prices_could_be_large(
     assert noise.certificate.loss <= target.delta
 
 
+def test_the_search_tells_how_far_it_is() -> None:
+    """Each round is one violated program: too much delta, and in the end hardly any."""
+    told: list[float] = []
+    noise = optimize_noise(teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5), each=told.append)
+    assert len(told) > 1
+    assert min(told) > 0
+    assert told[-1] < 0.01 * told[0]
+    assert noise == optimize_noise(teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5))
+
+
 def test_a_prior_that_favours_nobody_needs_the_expected_error() -> None:
     for prior in (IndependentVotes(mean=0.5), SharedVotes(low=0.0, high=1.0), BetaVotes(a=1.0, b=1.0)):
         with pytest.raises(InvalidArgument, match='objective="expected_error"'):

@@ -20,7 +20,9 @@ STYLES: tuple[dict[str, Any], ...] = (
 
 
 @contextmanager
-def grid(file: Path, rows: int, columns: int, *, size: tuple[float, float], **how: Any) -> Iterator[tuple[Any, Any]]:
+def grid(
+    file: Path, rows: int, columns: int, *, size: tuple[float, float], lines: bool = True, **how: Any
+) -> Iterator[tuple[Any, Any]]:
     """A figure and its ``(rows, columns)`` axes; ``file``.png and ``file``.svg are written at the end."""
     import matplotlib
 
@@ -30,7 +32,7 @@ def grid(file: Path, rows: int, columns: int, *, size: tuple[float, float], **ho
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **how)
     try:
         yield figure, axes
-        for panel in axes.flat:
+        for panel in axes.flat if lines else ():
             panel.grid(alpha=0.3)
         figure.savefig(file.with_name(file.name + ".svg"))
         figure.savefig(file.with_name(file.name + ".png"), dpi=130)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ PAPER = ("GNMax", "gamma_Sub", "gamma_opt")
 # the paper's must have been: at m = 1 gamma_Sub tells what a teacher drawn at random says.
 LEARNING_RATE = 0.02
 BEYOND = ("GNMax, exact sigma", "gamma for the whole profile", "noise-free majority")
+# m -> method -> mean and standard deviation for each number of queries
+Points: TypeAlias = dict[int, dict[str, list[tuple[float, float]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,18 +133,18 @@ def accuracy(
     rng = np.random.default_rng(0)
     rows: list[tuple[Any, ...]] = []
     exact: dict[int, dict[str, list[float]]] = {}
-    points: dict[int, dict[str, tuple[float, float]]] = {}
+    points: Points = {}
     for m in published.ALLOWANCES:
         exact[m], points[m] = {}, {}
         for method, mechanism in mechanisms(source, m).items():
             correct = [each.correct(mechanism, plain=method.startswith("GNMax")) for each in votes.values()]
             exact[m][method] = [float(each.mean()) for each in correct]
+            points[m][method] = []
             for place, queries in enumerate(published.QUERIES):
-                shares = [[*draws(each, queries, rng)] for each in correct]
+                shares = [draws(each, queries, rng) for each in correct]
                 mean = float(np.mean(shares))
                 spread = float(np.mean([np.std(each, ddof=1) for each in shares]))
-                if queries == 100:
-                    points[m][method] = (mean, spread)
+                points[m][method].append((mean, spread))
                 if method in PAPER:
                     printed, deviation = published.ACCURACIES[source][m][method][place]
                     rows.append(
@@ -201,28 +203,37 @@ def accuracy(
             "The three methods beyond the paper have the same guarantee for one label, save the noise-free majority, "
             "which has that of 11 teachers released outright: for these below (m epsilon, m Delta) from m = 3 on.",
         ),
-        data={"exact": exact, "at 100 labels": points, "single": {seed: each.single for seed, each in votes.items()}},
+        data={"exact": exact, "mean and deviation": points, "single": {seed: each.single for seed, each in votes.items()}},
         draw=lambda file: draw_accuracy(file, source, points),
     )  # fmt: skip
 
 
-def draw_accuracy(file: Path, source: str, points: dict[int, dict[str, tuple[float, float]]]) -> None:
-    """For each m the methods side by side: the paper's mean and deviation beside ours."""
-    with grid(file, 1, len(points), size=(3.2 * len(points), 4.8), sharey=True) as (figure, (panels,)):
-        for panel, (m, every) in zip(panels, points.items(), strict=True):
-            for place, method in enumerate(every):
-                ours = {"fmt": "o", "color": STYLES[0]["color"], "capsize": 3, "label": None if place else "here"}
-                panel.errorbar(place + 0.12, every[method][0], every[method][1], **ours)
-                if method in PAPER:
-                    mean, deviation = published.ACCURACIES[source][m][method][published.QUERIES.index(100)]
-                    theirs = {
-                        "fmt": "s",
-                        "color": STYLES[1]["color"],
-                        "capsize": 3,
-                        "label": None if place else "paper",
-                    }
-                    panel.errorbar(place - 0.12, mean, deviation, **theirs)
-            panel.set_xticks(range(len(every)), every, rotation=50, ha="right")
-            panel.set(title=f"m = {m}", ylim=(0.45, 1.02))
-        panels[0].set_ylabel("share of right labels, 100 labels")
-        legend(figure, panels[0], columns=2)
+def draw_accuracy(file: Path, source: str, points: Points) -> None:
+    """For each m, a column, and each number of labels, a row: the paper's mean and deviation beside ours."""
+    with grid(file, len(published.QUERIES), len(points), size=(3.2 * len(points), 8.2), sharex=True, sharey=True) as (
+        figure,
+        axes,
+    ):
+        for across, (m, every) in enumerate(points.items()):
+            for down, queries in enumerate(published.QUERIES):
+                panel = axes[down, across]
+                for place, (method, entries) in enumerate(every.items()):
+                    printed = published.ACCURACIES[source][m].get(method)
+                    for style, shift, label, values in (
+                        (STYLES[0], 0.14, "here", entries),
+                        (STYLES[1], -0.14, "paper", printed),
+                    ):
+                        if values:
+                            panel.errorbar(
+                                place + shift * (printed is not None),
+                                *values[down],
+                                fmt=style["marker"],
+                                color=style["color"],
+                                capsize=3,
+                                label=label if place == 0 else None,
+                            )
+                panel.set(title=f"m = {m}, {queries} labels", ylim=(0.38, 1.05))
+            axes[-1, across].set_xticks(range(len(every)), every, rotation=50, ha="right")
+        for panel in axes[:, 0]:
+            panel.set_ylabel("share of right labels")
+        legend(figure, axes[0, 0], columns=2)
