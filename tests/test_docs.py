@@ -52,7 +52,7 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def two_opacus_models() -> dict[str, Any]:
-    """``models``, ``engines`` and ``images``, as Opacus leaves them."""
+    """``models`` and ``engines`` as Opacus leaves them, ``images`` and a ``backbone``."""
     import torch
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
@@ -75,7 +75,12 @@ def two_opacus_models() -> dict[str, Any]:
             optimizer.step()
         models.append(private)
         engines.append(engine)
-    return {"models": models, "engines": engines, "images": torch.randn(5, 4)}
+    return {
+        "models": models,
+        "engines": engines,
+        "images": torch.randn(120, 4),
+        "backbone": torch.nn.Linear(4, 2),
+    }
 
 
 def lines_of_blocks(text: str) -> list[str]:
