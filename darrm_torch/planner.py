@@ -302,9 +302,9 @@ def plan(
     >>> answer = plan(teachers=11, teacher=paper, label_target=PrivacyGuarantee(epsilon=0.2555, delta=3e-4))
     >>> answer.best.name, answer.best.agreement
     ('noise-free majority', 1.0)
-    >>> answer = plan(teachers=11, teacher=paper, classes=10, label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4))
+    >>> answer = plan(teachers=11, teacher=paper, classes=10, label_target=PrivacyGuarantee(epsilon=0.1, delta=1e-4))
     >>> answer.best.name, round(answer.best.agreement, 2)
-    ('self-bounding plurality', 0.94)
+    ('self-bounding plurality', 0.77)
     """
     count = check_integer("teachers", teachers, low=1)
     if label_target is None and total_target is None:
