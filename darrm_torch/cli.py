@@ -13,6 +13,7 @@ import difflib
 import importlib
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ from .errors import BudgetExceeded, DarrmError, InvalidArgument, PrivacyViolatio
 if TYPE_CHECKING:
     from .guarantees import PrivacyGuarantee, PrivacyProfile
     from .noise import NoiseFunction
+    from .plurality import PluralityVotes
     from .priors import Prior
 
 __all__ = ["main"]
@@ -109,7 +111,8 @@ def _prior(text: str) -> str:
     return text
 
 
-def _read_prior(text: str) -> Prior:
+def _read_prior(text: str) -> Prior | PluralityVotes:
+    from .plurality import PluralityVotes
     from .priors import BetaVotes, IndependentVotes, SharedVotes
 
     kind, _, rest = text.partition(":")
@@ -121,11 +124,17 @@ def _read_prior(text: str) -> Prior:
             return SharedVotes(low=numbers[0], high=numbers[1])
         if kind == "beta" and len(numbers) == 2:
             return BetaVotes(a=numbers[0], b=numbers[1])
+        if kind == "plurality" and len(numbers) in (1, 2):
+            return PluralityVotes(accuracy=numbers[0], concentration=numbers[1] if numbers[1:] else math.inf)
     except DarrmError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"must be independent:MEAN, shared:LOW,HIGH or beta:A,B, got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be {_OF_TWO} or {_OF_MANY}, got {text!r}")
+
+
+_OF_TWO = "independent:MEAN, shared:LOW,HIGH or beta:A,B"
+_OF_MANY = "plurality:ACCURACY[,CONCENTRATION]"
 
 
 def _teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
@@ -245,6 +254,8 @@ def _plan_parser(parser: Any) -> None:
     _add_teacher(parser)
     parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
     _add_common(parser)
+    parser.set_defaults(prior=None)
+    parser.add_argument("--classes", type=int, default=2, metavar="C", help=f"more than two: --prior {_OF_MANY}")
     parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
     parser.add_argument("--label-target", type=_guarantee, metavar="EPS,DELTA", help="what one label may cost")
     parser.add_argument("--total-target", type=_guarantee, metavar="EPS,DELTA", help="what all may cost together")
@@ -258,22 +269,28 @@ def _plan_parser(parser: Any) -> None:
 def _plan(chosen: Any) -> int:
     from .guarantees import shown
     from .planner import plan
+    from .plurality import PluralityVotes
+    from .strategies import families
 
-    teacher = _teacher(chosen)
-    with _bar(9, "strategies") as bar:
+    prior, many = None if chosen.prior is None else _read_prior(chosen.prior), chosen.classes > 2
+    if prior is not None and isinstance(prior, PluralityVotes) != many:
+        raise InvalidArgument("--prior", f"{_OF_MANY if many else _OF_TWO} with {chosen.classes} classes", chosen.prior)
+    teacher, kinds = _teacher(chosen), len(families(chosen.classes))
+    with _bar(kinds, "strategies") as bar:
         answer = plan(
             teachers=chosen.teachers,
+            classes=chosen.classes,
             teacher=teacher,
             overlap=chosen.overlap,
             labels=chosen.labels,
             label_target=None if chosen.label_target is None else _read_guarantee(chosen.label_target),
             total_target=None if chosen.total_target is None else _read_guarantee(chosen.total_target),
-            prior=_read_prior(chosen.prior),
+            prior=prior,
             each=lambda name: bar.update(),
         )
     costs, needed = None, None
     if chosen.agreement is not None:
-        with _bar(9, "costs") as bar:
+        with _bar(kinds, "costs") as bar:
             costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
     if chosen.agreement is not None or not answer.teacher.is_private:
         with _bar(22, "teachers") as bar:
@@ -294,7 +311,7 @@ def _plan(chosen: Any) -> int:
     if costs is not None:
         print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
         for name, epsilon in costs:
-            print(f"  {name:<31}{shown(epsilon):>11}")
+            print(f"  {name:<32}{shown(epsilon):>10}")
     if needed is not None:
         print(f"\n{_fill(str(needed))}")
     return 0
@@ -326,7 +343,7 @@ def _noise(chosen: Any) -> int:
         raise InvalidArgument(
             "--target", "given, or else --allowance", "neither" if chosen.target is None else "both", "Give one."
         )
-    prior = _read_prior(chosen.prior)
+    prior: Any = _read_prior(chosen.prior)  # which the library refuses if it is for many classes
     if chosen.target is not None:
         teacher = _teacher(chosen)
         if teacher is None:
