@@ -208,11 +208,12 @@ def _self_bounding(
         if label:
             total = min(total, PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta))
     many = shown(allowance)
+    whose = "one teacher does" if many == "1" else f"{many} teachers do"
     return PrivacyRoute(
         name=name,
         epsilon=total,
-        words=f"A label reveals at most what {'one teacher does' if many == '1' else f'{many} teachers do'}, and labels "
-        f"add up: {labels} x {many} times ({shown(epsilon)}, {shown(share, 3)}).",
+        words=f"A label reveals at most what {whose}, and labels add up: "
+        f"{labels} x {many} times ({shown(epsilon)}, {shown(share, 3)}).",
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import warnings
 from pathlib import Path
@@ -447,9 +450,10 @@ def test_a_long_search_has_a_bar_on_a_terminal_only(folder: Path) -> None:
     """501 teachers take about 35 rounds and more than the second after which the bar comes."""
     command = ["noise", "--teachers", "501", "--teacher", "0.075,1e-4", "--target", "0.1,1e-4", "--out", "n.json"]
     terminal, stderr = pty.openpty()
+    fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     told = subprocess.run([sys.executable, "-m", "darrm_torch.cli", *command], stdout=subprocess.PIPE, stderr=stderr)
-    os.close(stderr)
     shown = os.read(terminal, 1 << 16).decode()
+    os.close(stderr)
     os.close(terminal)
     assert told.returncode == 0
     assert re.search(r"noise: \d+it .*delta over by \d\.\de-\d\d", shown)

@@ -224,6 +224,15 @@ def test_overlap_takes_the_weakest_teachers():
         assert epsilons[r - 1] >= worst.epsilon(1e-4) * (1 - 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("allowance", "words"),
+    [(1 - 2.0**-53, "what one teacher does, and labels add up: 3 x 1 times"), (0.5, "what 0.5 teachers do, and")],
+)
+def test_an_allowance_in_words(allowance, words):
+    total = dt.total_privacy(teachers=[PAPER] * 11, mechanism=Fake(allowance=allowance), labels=3, delta=1e-5)
+    assert words in by_name(total)["self-bounding noise"].words
+
+
 def test_a_certificate_counts_for_one_label():
     target = PrivacyGuarantee(epsilon=0.01, delta=1e-5)
     certificate = FakeCertificate(11, 11, (PrivacyGuarantee(epsilon=0.0, delta=PAPER.delta(0.0)),), target)
