@@ -63,7 +63,7 @@ _HOME = {
     ),
     "ensemble": ("PrivateMajorityEnsemble",),
     "distributed": ("DistributedEnsemble",),
-    "plots": ("plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise"),
+    "plots": ("plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"),
     "teachers": ("TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"),
     "errors": (
         "BudgetExceeded",

@@ -17,14 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from .certificate import Certificate, SelfBoundingCertificate, label_profile
-from .errors import InvalidArgument
+from .certificate import Certificate, SelfBoundingCertificate, check_overlap, label_profile
+from .errors import InvalidArgument, check_integer
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .ledger import PrivacyLedger
+from .mechanisms import DaRRM, Mechanism
 from .noise import NoiseFunction
 from .planner import Plan
+from .plurality import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
+from .strategies import TRAINING
+from .totals import total_privacy
 
-__all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise"]
+__all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
 
 _COLOURS = (
     "#0072B2",
@@ -41,6 +45,7 @@ _COLOURS = (
 _MARKERS = "osD^vP*X<>"
 _DASHES = ("-", "--", "-.", ":")
 _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
+_LISTED = 1000  # histograms of votes that are all drawn; of more, as many by chance
 
 
 def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
@@ -67,7 +72,68 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
     return axes
 
 
-def _proof(noise: NoiseFunction) -> str:
+def plot_plurality(
+    mechanism: Mechanism,
+    *,
+    teachers: int | None = None,
+    classes: int | None = None,
+    prior: PluralityPrior = VAGUE_VOTES,
+    axes: Any = None,
+    label: str | None = None,
+) -> Any:
+    """How often the plurality is told, against how far it is ahead; with what is proven, and the margin that is left.
+
+    The line is the mean under ``prior``; the band reaches from the worst to the best votes with that lead. Votes that
+    tie are left out: whatever class they tie for is the plurality. To compare mechanisms, draw them on the same
+    ``axes``; what is proven is said where there is only one.
+
+    Args:
+        mechanism: for any number of classes.
+        teachers: K; None: what it is made for.
+        classes: C; None: what it is made for.
+        prior: how the teachers are believed to vote.
+        axes: matplotlib Axes to draw on; None: new ones.
+        label: what the legend calls it; None: its class.
+
+    Raises:
+        InvalidArgument: a mechanism that is made for other teachers or classes, or for any where none are given.
+    """
+    count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1)
+    kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2)
+    parts = check_plurality_prior(prior)
+    if votes_within(_LISTED, votes=count, classes=kinds) == count:
+        space = standings(count, kinds)
+        votes = space.counts
+        weights = np.bincount(space.histogram, np.mean([part.weights(space) for part in parts], axis=0))
+    else:
+        rng, size = np.random.default_rng(0), math.ceil(_LISTED / len(parts))
+        votes = np.concatenate([part.sample(votes=count, classes=kinds, count=size, rng=rng) for part in parts])
+        weights = np.full(len(votes), 1 / len(votes))
+    best = votes.max(axis=1, keepdims=True)
+    told = (np.asarray(mechanism.label_probabilities(votes)) * (votes == best)).sum(axis=1)
+    ordered = np.sort(votes, axis=1)
+    lead = ordered[:, -1] - ordered[:, -2]
+    leads = np.unique(lead[lead > 0])
+    sides = np.array([[told[lead == one].min(), told[lead == one].max()] for one in leads])
+    means = [np.average(told[lead == one], weights=weights[lead == one]) for one in leads]
+    axes = _axes(axes)
+    drawn = len(axes.get_lines())
+    look = list(_looks())[drawn % len(_COLOURS)]
+    axes.fill_between(leads, sides[:, 0], sides[:, 1], color=look["color"], alpha=0.15, linewidth=0)
+    axes.plot(leads, means, label=label or type(mechanism).__name__, **look)
+    axes.set(
+        xlabel=f"lead of the plurality, in votes of {count}",
+        ylabel="chance that a label is the plurality",
+        xlim=(0.5, count + 0.5),
+        ylim=(0, 1.05),
+    )
+    axes.set_title("" if drawn else _proof(mechanism), fontsize=9)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    _tidy(axes)
+    return axes
+
+
+def _proof(noise: NoiseFunction | Mechanism) -> str:
     proven = noise.certificate
     touched = "" if proven is None else f", a record touches {proven.overlap} of {proven.teachers}"
     if isinstance(proven, Certificate):
@@ -80,11 +146,14 @@ def _proof(noise: NoiseFunction) -> str:
             f"Certified: labels add up, each costs m = {shown(proven.allowance)} teachers{touched}\n"
             f"smallest m {shown(proven.smallest)}; margin {proven.margin:.1e}"
         )
+    if isinstance(noise, Mechanism):
+        own = noise.guarantee(labels=1, delta=getattr(noise, "delta", None) or 1e-5)
+        return "Private only through the teachers" if own is None else f"By coins alone one label is {own}"
     return "No certificate: nothing is proven"
 
 
 def plot_label_profile(
-    noise: NoiseFunction,
+    noise: NoiseFunction | Mechanism,
     teacher: PrivacyProfile | PrivacyGuarantee,
     *,
     overlap: int | None = None,
@@ -94,36 +163,49 @@ def plot_label_profile(
     """delta against epsilon: of one label, of one teacher, and of the r teachers that a record can touch, outright.
 
     Args:
-        noise: the noise function.
+        noise: the noise function, or a mechanism for any number of classes that is made for K teachers.
         teacher: what each teacher promises.
-        overlap: r; None: that of the certificate, or all.
+        overlap: r; None: that of the certificate or of the mechanism, or all.
         axes: matplotlib Axes to draw on; None: new ones.
         points: how many epsilons are computed.
 
     Raises:
-        InvalidArgument: teachers that promise nothing.
+        InvalidArgument: teachers that promise nothing; a mechanism for any number of them.
     """
     profile = PrivacyProfile.from_guarantee(teacher) if isinstance(teacher, PrivacyGuarantee) else teacher
     if not profile.is_private:
         raise InvalidArgument("teacher", "one that promises something", teacher, "There is no profile to draw.")
+    if isinstance(noise, DaRRM):
+        noise = noise.noise
+    teachers = check_integer("noise.teachers", noise.teachers, low=1, cure="Make it for as many as there are.")
     if overlap is None:
-        overlap = noise.teachers if noise.certificate is None else noise.certificate.overlap
+        overlap = getattr(noise.certificate or noise, "overlap", None)
+    overlap = check_overlap(overlap, teachers)
     axes = _axes(axes)
     outright = profile.compose(overlap)
     reach = outright.epsilon(max(1e-6, 2 * outright.delta(50.0)))
     epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
-    one = label_profile(noise.gamma, teachers=noise.teachers, teacher=profile, overlap=overlap)
-    curves: dict[str, Callable[[float], float]] = {
-        "one label": one,
-        "one teacher": profile.delta,
-        f"{overlap} teachers, outright": outright.delta,
-    }
-    if overlap == 1:
-        curves.pop("1 teachers, outright")
-    for (name, curve), look in zip(curves.items(), _looks(), strict=False):
+
+    def profile_of(curve: Callable[[float], float]) -> tuple[Any, Any]:
         deltas = np.array([curve(float(epsilon)) for epsilon in epsilons])
-        axes.plot(epsilons, np.where(deltas >= _LEAST_DELTA, deltas, np.nan), label=name, **look)
-    if (target := noise.target) is not None and target.delta > 0:
+        return epsilons, np.where(deltas >= _LEAST_DELTA, deltas, np.nan)
+
+    if isinstance(noise, NoiseFunction):
+        one = profile_of(label_profile(noise.gamma, teachers=teachers, teacher=profile, overlap=overlap))
+    else:  # which is priced at a delta
+        priced, promised = noise, [profile] * teachers
+        deltas = np.geomspace(_LEAST_DELTA, max(outright.delta(0.0), 2 * _LEAST_DELTA), points)
+        costs = [
+            total_privacy(teachers=promised, overlap=overlap, mechanism=priced, labels=1, delta=float(d)).epsilon
+            for d in deltas
+        ]
+        one = np.where(np.array(costs) <= epsilons[-1], costs, np.nan), deltas
+    curves = {"one label": one, "one teacher": profile_of(profile.delta)}
+    if overlap > 1:
+        curves[f"{overlap} teachers, outright"] = profile_of(outright.delta)
+    for (name, curve), look in zip(curves.items(), _looks(), strict=False):
+        axes.plot(*curve, label=name, **look)
+    if (target := getattr(noise, "target", None)) is not None and target.delta > 0:
         axes.plot(target.epsilon, target.delta, "*", color="black", markersize=12, label="target of one label")
     axes.set(xlabel="epsilon (nats)", ylabel="delta", yscale="log", title="Privacy profile of one label")
     axes.set_ylim(bottom=_LEAST_DELTA)
@@ -157,15 +239,18 @@ def plot_frontier(
                 curves.setdefault(name + " *" * row.own_coins, []).append((epsilon, row.agreement))
         each(epsilon)
     axes = _axes(axes)
-    for (name, pairs), look in zip(sorted(curves.items()), _looks(), strict=False):
-        axes.plot(*zip(*pairs, strict=True), label=name, **look)
+    kinds = sorted({_without_marks(name) for name in curves})
+    looks = dict(zip(kinds, itertools.cycle(_looks()), strict=False))
+    for name, pairs in sorted(curves.items()):
+        hollow = {"fillstyle": "none", "linestyle": ":"} if name.endswith(TRAINING) else {}
+        axes.plot(*zip(*pairs, strict=True), label=name, **looks[_without_marks(name)] | hollow)
     axes.axvline(asked.epsilon, color="black", linewidth=0.8, linestyle=":")
     what = "one label" if plan.total_target is None else f"all {plan.labels} labels"
     axes.set(
         xscale="log",
         xlabel=f"epsilon of {what} (nats), at delta {shown(asked.delta, 3)}",
-        ylabel="agreement with the majority",
-        ylim=(0.48, 1.02),
+        ylabel=f"agreement with the {plan.winner}",
+        ylim=(1 / plan.classes - 0.02, 1.02),
     )
     axes.set_title(f"{plan.teachers} teachers, a record touches {plan.overlap}; * by coins alone", fontsize=10)
     ticks = asked.epsilon * 2.0 ** np.arange(-2, 3)
@@ -175,6 +260,10 @@ def plot_frontier(
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _tidy(axes)
     return axes
+
+
+def _without_marks(name: str) -> str:
+    return name.removesuffix(" *").removesuffix(TRAINING)
 
 
 def plot_ledger(

@@ -41,7 +41,7 @@ TRAINING = " + training"
 SLACK = 1 - 1e-9
 """What is left under a target, for the rounding of what is then proven."""
 
-_SEARCHED = 40_000  # compositions of corners up to which the whole profile is searched with all of its points
+_SEARCHED = 1_000_000  # compositions of corners up to which the whole profile is searched with all of its points
 _SAMPLED = 350  # histograms of the votes that a table looks up
 _WITHOUT = PrivacyGuarantee(epsilon=math.inf)
 
@@ -141,10 +141,12 @@ _Build = Callable[[], "tuple[Mechanism, str, str]"]  # with the reason, and how 
 def _noise_free(asked: Question) -> list[Strategy]:
     """All teachers, and where they cost too much the largest number that does not; for two classes, odd."""
 
+    def plain(count: int) -> Mechanism:
+        return NoiseFreeMajority(classes=asked.classes, teachers=count)
+
     def released(count: int) -> Strategy:
-        voters = NoiseFreeMajority(classes=asked.classes, teachers=count)
         use = f"dt.NoiseFreeMajority(classes={asked.classes})"
-        row = _judged(asked, f"noise-free {asked.winner}", voters, "", use)
+        row = _judged(asked, f"noise-free {asked.winner}", plain(count), "", use)
         assert row.label is not None
         assert row.total is not None
         touched = min(asked.overlap, count)
@@ -172,7 +174,7 @@ def _noise_free(asked: Question) -> list[Strategy]:
     if whole.meets or not asked.teacher.is_private or asked.teachers == 1:
         return [whole]
     fewer = asked.heard(asked.teachers - 1)
-    fitting = bisect_left(fewer, True, key=lambda count: not released(count).meets)
+    fitting = bisect_left(fewer, True, key=lambda count: bool(_priced(asked, plain(count))[2]))
     return [whole, released(fewer[max(fitting - 1, 0)])]
 
 
@@ -329,14 +331,17 @@ def _selection(name: str, kind: type[PermuteAndFlip] | type[ExponentialMechanism
 
 def _gaussian(asked: Question) -> list[Strategy]:
     def build() -> tuple[Mechanism, str, str]:
-        calibrated = [
-            GNMax.calibrated(target, labels=count, overlap=asked.overlap, teachers=asked.teachers)
-            for count, target in asked.priced
-        ]
-        mechanism = max(calibrated, key=lambda one: one.sigma)
+        def calibrated(method: str) -> GNMax:
+            kept = [
+                GNMax.calibrated(target, method=method, labels=count, overlap=asked.overlap, teachers=asked.teachers)
+                for count, target in asked.priced
+            ]
+            return max(kept, key=lambda one: one.sigma)
+
+        mechanism = calibrated("analytic")
         words = (
             f"Gaussian noise of {mechanism.sigma:.3g} votes on each count hides the {asked.overlap} that one record "
-            "can change."
+            f"can change (by the DaRRM paper's bound it would be {calibrated('rdp').sigma:.3g})."
         )
         return mechanism, words, f"dt.GNMax(sigma={mechanism.sigma!r}, overlap={asked.overlap})"
 
@@ -452,6 +457,28 @@ def _judged(
     *,
     own_coins: bool = False,
 ) -> Strategy:
+    label, total, over = _priced(asked, mechanism, own_coins=own_coins)
+    count = mechanism.teachers or asked.teachers
+    agreement, error = _agreement(asked, mechanism, count)
+    return Strategy(
+        name=name,
+        own_coins=own_coins,
+        mechanism=mechanism,
+        voters=count,
+        label=label,
+        total=total,
+        agreement=agreement,
+        standard_error=error,
+        meets=not over,
+        reason=f"{words} It fails for {' And for '.join(over)}" if over else words,
+        use=use,
+    )
+
+
+def _priced(
+    asked: Question, mechanism: Mechanism, *, own_coins: bool = False
+) -> tuple[TotalPrivacy, TotalPrivacy, list[str]]:
+    """What one label costs, and all; and which targets that is over, in words."""
     count = mechanism.teachers or asked.teachers
     teacher = PrivacyProfile.non_private() if own_coins else asked.teacher
 
@@ -469,20 +496,7 @@ def _judged(
     for what, bound, target in (("one label", label, asked.label_target), ("all labels", total, asked.total_target)):
         if target is not None and bound.epsilon > target.epsilon:
             over.append(f"{what}: {bound.guarantee}, over {target}. {bound.route.words}")
-    agreement, error = _agreement(asked, mechanism, count)
-    return Strategy(
-        name=name,
-        own_coins=own_coins,
-        mechanism=mechanism,
-        voters=count,
-        label=label,
-        total=total,
-        agreement=agreement,
-        standard_error=error,
-        meets=not over,
-        reason=f"{words} It fails for {' And for '.join(over)}" if over else words,
-        use=use,
-    )
+    return label, total, over
 
 
 def _agreement(asked: Question, mechanism: Mechanism, voters: int) -> tuple[float, float]:
