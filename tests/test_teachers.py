@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -165,14 +166,29 @@ def convolutional() -> nn.Module:
     return nn.Sequential(frozen, nn.Conv2d(2, 3, 2, bias=False), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(27, 2))
 
 
-def test_sparing_batch_gradients_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+class Branches(nn.Module):
+    """Two ways from the image to the logits, and a layer that sees whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Conv2d(1, 2, (1, 4)), nn.Conv2d(1, 2, (4, 1))
+        self.brightness = nn.Embedding(17, 3)
+        self.head = nn.Linear(19, 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        brightness = self.brightness(images.sum(dim=(1, 2, 3)).long())
+        return self.head(torch.cat([self.rows(images).flatten(1), self.columns(images).flatten(1), brightness], 1))
+
+
+@pytest.mark.parametrize(("network", "fixed"), [(convolutional, ["0.weight"]), (Branches, [])])
+def test_sparing_batch_gradients_changes_nothing(network: Any, fixed: list[str], monkeypatch: Any) -> None:
     # Reference: every batch gradient computed, as `backward()` does by itself.
     inputs = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(60) % 2
     setting = TrainingSettings(batch_size=20, epochs=2, noise_multiplier=0.5)
 
     def weights() -> dict[str, torch.Tensor]:
-        return train_teacher(convolutional, inputs, labels, shard_size=60, settings=setting, seeds=(3, 4))[
+        return train_teacher(network, inputs, labels, shard_size=60, settings=setting, seeds=(3, 4))[
             "module_state_dict"
         ]
 
@@ -180,9 +196,9 @@ def test_sparing_batch_gradients_changes_nothing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.Tensor, "backward", lambda loss, inputs=None: backward(loss))
     full = weights()
     torch.manual_seed(3)
-    start = convolutional().state_dict()
+    start = network().state_dict()
     assert all(torch.equal(spared[name], full[name]) for name in full)
-    assert [name for name in start if torch.equal(full[name], start[name])] == ["0.weight"]
+    assert [name for name in start if torch.equal(full[name], start[name])] == fixed
 
 
 def test_a_seed_repeats_a_run() -> None:
