@@ -337,7 +337,7 @@ def _first_parameters(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     DP-SGD takes each record's gradient from Opacus' hooks and throws Torch's own sums away, which are a fifth of the
     work. Asked for the sums of these parameters only, Torch still walks back through every layer, and all hooks run.
     """
-    found = []
+    found: list[Tensor] = []
 
     def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
         own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
