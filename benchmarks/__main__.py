@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 import time
@@ -20,30 +21,33 @@ def run(name: str, sizes: dict[str, Any]) -> list[Record]:
     return list(importlib.import_module(f"benchmarks.{name}").measure(**sizes))
 
 
-def check(results: dict[str, list[Record]], bounds: Sequence[config.Bound]) -> list[str]:
-    """What is worse than its bound, in words."""
+def check(results: dict[str, list[Record]], bounds: Sequence[config.Bound], size: str) -> list[str]:
+    """What is worse than its bound, or is not there to be compared with it, in words."""
     complaints = []
     for bound in bounds:
-        for record in results.get(bound.benchmark, []):
-            value = record.get(bound.ratio)
-            if record["case"] != bound.case:
-                continue
-            if value is None:
-                complaints.append(f"{bound.benchmark}, {bound.case}: there is no {bound.ratio} to compare")
-            elif not bound.at_least <= value <= bound.at_most:  # a NaN is none, either
-                complaints.append(
-                    f"{bound.benchmark}, {bound.case}: {bound.ratio} is {value:g}, "
-                    f"expected {bound.at_least:g} to {bound.at_most:g}"
-                )
+        if bound.benchmark not in results or size not in bound.sizes:
+            continue
+        records = {record["case"]: record for record in results[bound.benchmark]}
+        value = records.get(bound.case, {}).get(bound.ratio)
+        if bound.case not in records:
+            complaints.append(f"{bound.benchmark}: there is no case {bound.case!r}, only {', '.join(records)}")
+        elif value is None:
+            complaints.append(f"{bound.benchmark}, {bound.case}: there is no {bound.ratio} to compare")
+        elif not bound.at_least <= value <= bound.at_most:  # a NaN is none, either
+            complaints.append(
+                f"{bound.benchmark}, {bound.case}: {bound.ratio} is {value:g}, "
+                f"expected {bound.at_least:g} to {bound.at_most:g}"
+            )
     return complaints
 
 
 def summary(report: dict[str, Any]) -> str:
-    """The records as Markdown, one table a benchmark."""
+    """The records as Markdown: for each benchmark what its module says of itself, and a table."""
     lines = ["# Benchmarks", "", ", ".join(f"{key} {value}" for key, value in report["machine"].items()), ""]
     for name, records in report["results"].items():
         columns = list(dict.fromkeys(key for record in records for key in record))
-        lines += [f"## {name}", "", "| " + " | ".join(column.replace("_", " ") for column in columns) + " |"]
+        lines += [f"## {name}", "", str(inspect.getdoc(importlib.import_module(f"benchmarks.{name}"))), ""]
+        lines.append("| " + " | ".join(column.replace("_", " ") for column in columns) + " |")
         lines.append("|" + "---|" * len(columns))
         lines += ["| " + " | ".join(_cell(record.get(column)) for column in columns) + " |" for record in records]
         lines.append("")
@@ -90,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         plot(results, chosen.out / "growth.svg")
     print(summary(report))
-    complaints = check(results, config.BOUNDS) if chosen.check else []
+    complaints = check(results, config.BOUNDS, "small" if chosen.small else "full") if chosen.check else []
     for complaint in complaints:
         print(f"regression: {complaint}", file=sys.stderr)
     return bool(complaints)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import config, oracle, problems
 from benchmarks.__main__ import check, main
+from benchmarks.measuring import alone, peak_mib
 from darrm_torch import optimize_noise
 
 BOUND = config.Bound(benchmark="b", case="c", ratio="r", at_least=2)
@@ -23,12 +25,19 @@ BOUND = config.Bound(benchmark="b", case="c", ratio="r", at_least=2)
         ({"case": "c", "r": 1.9}, True),
         ({"case": "c", "r": math.nan}, True),
         ({"case": "c"}, True),
-        ({"case": "another", "r": 1.0}, False),
+        ({"case": "another", "r": 2.5}, True),  # a bound on a case that nothing measures would never fail
     ],
 )
 def test_a_ratio_out_of_its_bound_is_a_regression(record: dict[str, object], worse: bool) -> None:
-    assert bool(check({"b": [record]}, [BOUND])) is worse
-    assert check({"other": [record]}, [BOUND]) == []
+    assert len(check({"b": [record]}, [BOUND], "full")) == worse
+    assert check({"other": [record]}, [BOUND], "full") == []
+    assert check({"b": [record]}, [replace(BOUND, sizes=("full",))], "small") == []
+
+
+def test_a_mistyped_case_is_named() -> None:
+    assert check({"b": [{"case": "K=5", "r": 3}, {"case": "K=7", "r": 3}]}, [replace(BOUND, case="K=6")], "small") == [
+        "b: there is no case 'K=6', only K=5, K=7"
+    ]
 
 
 def test_runner_writes_everything_and_fails_on_a_regression(
@@ -45,7 +54,9 @@ def test_runner_writes_everything_and_fails_on_a_regression(
         assert json.loads(copy.read_text()) == report
         assert report["machine"]["cores"] >= 1
         assert report["results"] == {"certificate": records}
-        assert "| K=3 | 3 | 0.375 | 2 |" in (out / "summary.md").read_text()
+        summary = (out / "summary.md").read_text()
+        assert "| K=3 | 3 | 0.375 | 2 |" in summary
+        assert "Proving a noise function private" in summary
         assert (out / "growth.svg").read_text().startswith("<?xml")
     assert "regression: certificate, K=3: seconds is 0.375" in capsys.readouterr().err
 
@@ -58,8 +69,17 @@ def test_a_benchmark_measures() -> None:
 
 
 def test_bounds_are_on_what_is_measured() -> None:
-    assert {bound.benchmark for bound in config.BOUNDS} <= set(config.FULL)
+    for bound in config.BOUNDS:
+        assert set(bound.sizes) <= {"full", "small"}
+        for size, sizes in (("full", config.FULL), ("small", config.SMALL)):
+            assert size not in bound.sizes or bound.benchmark in sizes
     assert set(config.SMALL) <= set(config.FULL)
+
+
+def test_peak_memory_is_that_of_the_process_alone() -> None:
+    ballast = b"1" * (300 << 20)
+    assert len(ballast) / (1 << 20) <= peak_mib()
+    assert alone(peak_mib) < 300
 
 
 @pytest.mark.parametrize(("teachers", "overlap", "corners"), [(5, 5, 3), (6, 2, 3), (4, 3, 5)])
