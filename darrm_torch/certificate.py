@@ -217,8 +217,8 @@ def certify(
         teacher: one guarantee, several that hold at once, or a privacy profile.
         target: what one label must keep.
         overlap: r, how many teachers one record can touch; None for all.
-        rigorous: walk the corners in ball arithmetic (needs python-flint, practical for K <= 101): the same bound with
-            an allowance for rounding near 1e-15 for any K.
+        rigorous: walk the corners in ball arithmetic (needs python-flint; a second for K = 1,001 where gamma is
+            monotone): the same bound with an allowance for rounding near 1e-15 for any K.
 
     Raises:
         PrivacyViolation: the label is not private, or too close to the bound to be told from it; names the worst case.
