@@ -30,6 +30,7 @@ def _one(teachers: int, repeat: int) -> Record:
         ),
         repeat=repeat,
     )
+    peak = peak_mib()
     rigorous = seconds(lambda: certify(gamma, teachers=teachers, teacher=POINT, target=target, rigorous=True), repeat=1)
     return {
         "case": f"K={teachers}",
@@ -37,5 +38,5 @@ def _one(teachers: int, repeat: int) -> Record:
         "seconds": round(took, 5),
         "looks_of_the_oracle": round(took / look, 2),
         "rigorous_seconds": round(rigorous, 3),
-        "peak_mib": peak_mib(),
+        "peak_mib": peak,
     }
