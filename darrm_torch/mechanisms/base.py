@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from abc import ABC, abstractmethod
@@ -18,6 +19,17 @@ from .sampling import Floats, Integers, RandomBits
 __all__ = ["Mechanism"]
 
 _CURE = "Pass integer counts of shape (items, classes): column c says how many teachers voted for class c"
+
+
+def _uncompiled(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Kept from torch.compile, which would rewrite the exact draws and cannot read the system's random bits."""
+
+    @functools.wraps(method)
+    def plain(self: Any, counts: Any) -> Any:
+        dynamo = sys.modules.get("torch._dynamo")  # whoever compiles has imported it
+        return method(self, counts) if dynamo is None else dynamo.disable(method)(self, counts)
+
+    return plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +71,7 @@ class Mechanism(ABC):
         """Whether the labels are drawn with bits that nobody can predict."""
         return self._bits.secure
 
+    @_uncompiled
     def aggregate(self, counts: Any) -> Any:
         """One label for each row of ``counts`` (B, C).
 
@@ -72,6 +85,7 @@ class Mechanism(ABC):
         checked, give_back = self._read(counts)
         return give_back(self._draw(checked))
 
+    @_uncompiled
     def label_probabilities(self, counts: Any) -> Any:
         """The exact law of the label of each row of ``counts`` (B, C), to within 1e-12: (B, C) float64.
 

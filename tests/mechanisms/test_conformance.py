@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import operator
 import os
 import pickle
 import subprocess
@@ -195,6 +196,35 @@ def test_torch_in_torch_out(make, device: str) -> None:
     law = mechanism.label_probabilities(counts)
     assert law.dtype == torch.float64
     assert law.device == counts.device
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=[] if name == "darrm" else [pytest.mark.slow])
+        for name, make in MECHANISMS.items()
+    ],
+)
+def test_the_compiler_leaves_it_alone(make) -> None:
+    """What is around it is compiled; of the mechanism itself the compiler sees nothing."""
+    seen = []
+
+    def backend(graph, inputs):
+        seen.extend(node.target for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph.forward
+
+    def around(votes):
+        labels = -seeded.aggregate(votes)
+        return labels, -seeded.label_probabilities(votes), secure.aggregate(votes)
+
+    counts = torch.from_numpy(some_counts(make()))
+    secure, seeded, again = make(), make(insecure_seed=5), make(insecure_seed=5)
+    torch._dynamo.reset()
+    labels, law, drawn = torch.compile(around, backend=backend)(counts)
+    assert torch.equal(-labels, again.aggregate(counts))
+    assert torch.equal(-law, again.label_probabilities(counts))
+    assert drawn.shape == labels.shape
+    assert seen == [operator.neg] * 2
 
 
 @mechanisms
