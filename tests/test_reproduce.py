@@ -102,6 +102,19 @@ def test_expected_accuracy_is_that_of_drawn_labels() -> None:
     assert np.mean(shares) == pytest.approx(0.8, abs=5 * 0.02)
 
 
+def test_differences_are_told_with_their_numbers() -> None:
+    votes = {1: labels.Votes(private=np.zeros((1, 2)), plain=np.zeros((1, 2)), truth=np.zeros(1), single=(0.93, 0.97))}
+    exact = {1: {"noise-free majority": [0.95, 0.97]}, 5: {"gamma_opt": [0.9]}}
+    rows = [(5, 100, "gamma_opt", "0.900 (0.030)", "0.97 (0.01)", -0.07, False), (5, 50, "GNMax", "", "", 0.0, True)]
+    notes = labels.reading(rows + rows[1:] * 4, exact, votes)
+    assert any("3 of 4 entries are within" in note and "5 of 6" in note for note in notes)
+    (outside,) = [note for note in notes if note.startswith("Outside")]
+    assert "m = 5, 100 labels, gamma_opt: 0.900 (0.030) here, 0.97 (0.01) in the paper" in outside
+    assert "Expected here 0.900" in outside
+    assert outside.endswith("deviation of 0.030.")
+    assert any("0.930" in note and "0.960" in note for note in notes)
+
+
 def test_the_papers_methods_keep_the_label_target() -> None:
     for m in (1, 5):
         made = labels.mechanisms("fashion-mnist", m)
@@ -114,63 +127,73 @@ def test_the_papers_methods_keep_the_label_target() -> None:
 
 
 CASE = strategies.Case(teachers=5, overlap=2)
+ONE, _ = strategies.EQUAL
 
 
 @pytest.fixture(scope="module")
-def one_label() -> dict[str, Any]:
-    return strategies.for_one_label(CASE)
+def one_label() -> dict[str, dt.Strategy]:
+    return {row.name: row for row in strategies.answers(CASE, ONE)}
 
 
-def test_agreement_by_enumerating_every_vote(one_label: dict[str, Any]) -> None:
+def test_agreement_by_enumerating_every_vote(one_label: dict[str, dt.Strategy]) -> None:
     law = strategies.PRIOR.law(5)
-    for mechanism in one_label.values():
+    for row in one_label.values():
+        if row.voters < CASE.teachers:
+            continue
         expected = 0.0
         for votes in itertools.product((0, 1), repeat=5):
             ones = sum(votes)
-            label = mechanism.label_probabilities(np.array([[5 - ones, ones]]))[0]
+            label = row.mechanism.label_probabilities(np.array([[5 - ones, ones]]))[0]
             share = law[ones] / sum(1 for other in itertools.product((0, 1), repeat=5) if sum(other) == ones)
             expected += share * label[int(2 * ones > 5)]
-        assert strategies.agreement(mechanism, 5) == pytest.approx(expected, abs=1e-12)
+        assert row.agreement == pytest.approx(expected, abs=1e-12)
 
 
-def test_every_strategy_keeps_its_guarantee(one_label: dict[str, Any]) -> None:
-    target = strategies.ONE_LABEL
-    for name, mechanism in one_label.items():
-        if name != "noise-free majority":
-            bound = strategies.proven(CASE, name, mechanism, 1, target.delta)
-            assert bound.epsilon <= target.epsilon * (1 + 1e-9), name
-    target = strategies.ALL_LABELS
-    for name, mechanism in strategies.for_all_labels(CASE, outright=False).items():
-        if mechanism is not None:
-            bound = strategies.proven(CASE, name, mechanism, strategies.LABELS, target.delta)
-            assert bound.epsilon <= target.epsilon * (1 + 1e-9), name
+@pytest.mark.parametrize("equal", strategies.EQUAL)
+def test_what_is_shown_as_keeping_the_guarantee_is_proven_to(equal: str) -> None:
+    labels, target = strategies.EQUAL[equal]
+    rows = strategies.answers(CASE, equal)
+    for row in rows:
+        if row.mechanism is not None:
+            proven = dt.total_privacy(
+                teachers=[dt.PrivacyProfile.non_private() if row.own_coins else strategies.profile()] * row.voters,
+                overlap=min(CASE.overlap, row.voters),
+                mechanism=row.mechanism,
+                labels=labels,
+                delta=target.delta,
+            )
+            found = strategies.record(CASE, equal, row)
+            assert found["epsilon"] == proven.epsilon
+            assert found["keeps"] is (proven.epsilon <= target.epsilon)
+    assert any(not row.meets for row in rows)  # not every answer is a yes
 
 
-def test_noise_is_the_least_that_keeps_the_total() -> None:
-    more = dt.PrivacyGuarantee(epsilon=1.01 * strategies.coins_epsilon())
-    target = strategies.ALL_LABELS
-    assert dt.optimal_composition(more, strategies.LABELS, delta=target.delta).epsilon > target.epsilon
-    looser = dt.DaRRM(dt.self_bounding_noise(teachers=25, allowance=1.01 * strategies.allowance_for_all()))
-    case = strategies.Case(teachers=25, overlap=25)
-    # By the theorem it is named for: labels of so much noise are proven to cost less by their coins.
-    routes = strategies.proven(case, "self-bounding", looser, strategies.LABELS, target.delta).routes
-    assert next(route.epsilon for route in routes if route.name == "self-bounding noise") > target.epsilon
+def test_the_planner_has_every_strategy_that_is_shown(one_label: dict[str, dt.Strategy]) -> None:
+    assert set(strategies.NAMES) <= {strategies.record(CASE, ONE, row)["strategy"] for row in one_label.values()}
 
 
-def test_more_is_known_more_agrees(one_label: dict[str, Any]) -> None:
-    value = {name: strategies.agreement(mechanism, 5) for name, mechanism in one_label.items()}
-    order = ["GNMax, paper's sigma", "GNMax, exact sigma", "optimum without private teachers", "gamma_opt, one point",
-             "gamma_opt, whole profile", "noise-free majority"]  # fmt: skip
-    assert [value[name] for name in order] == sorted(value[name] for name in order)
-    assert value["gamma_Sub"] <= value["self-bounding"] <= value["gamma_opt, one point"]
+def test_papers_gnmax_has_the_papers_noise() -> None:
+    one = strategies.papers_gnmax(strategies.Case(teachers=11, overlap=1), ONE)
+    assert one.mechanism.sigma == pytest.approx(gaussian.paper_sigma(strategies.POINT)[1], rel=1e-4)
 
 
-def test_fewer_points_where_all_cannot_be_searched() -> None:
-    everyone = strategies.profile().guarantees()
-    assert strategies.profile_points(CASE) == everyone
-    some = strategies.profile_points(strategies.Case(teachers=101, overlap=101))
-    assert 0 < len(some) < len(everyone)
-    assert set(some) < set(everyone)
+def test_more_is_known_more_agrees(one_label: dict[str, dt.Strategy]) -> None:
+    order = [strategies.PAPERS_GNMAX, "GNMax", "optimal majority", "subsampling", "self-bounding noise",
+             "DaRRM, one point", "DaRRM, whole profile", "noise-free majority"]  # fmt: skip
+    values = [one_label[name].agreement for name in order]
+    assert values == sorted(values)
+
+
+def test_every_case_is_there() -> None:
+    assert {(case.teachers, case.shown) for case in strategies.cases()} == set(
+        itertools.product((5, 11, 25, 51, 101), ("1", "2", "K"))
+    )
+
+
+def test_what_cannot_be_kept_is_marked() -> None:
+    assert strategies._cell(None) == strategies._cell({"agreement": None, "keeps": False}) == "none"
+    assert strategies._cell({"agreement": 0.5, "keeps": True}) == "0.500"
+    assert strategies._cell({"agreement": 1.0, "keeps": False}) == "[1.000]"
 
 
 def test_files_of_a_result(tmp_path: Path) -> None:
@@ -228,7 +251,7 @@ def test_teachers_are_trained_once(tmp_path: Path) -> None:
     arguments = ["labels-fashion-mnist", "--out", str(tmp_path), "--seeds", "1", "--limit", "330"]
     assert command.main(arguments) == 0
     files = sorted(tmp_path.glob("teachers/*/teachers/*.pt"))
-    assert len(files) == 22
+    assert len(files) == 22 * (1 + len(labels.OTHER_RATES))
     stamps = [file.stat().st_mtime_ns for file in files]
     first = (tmp_path / "labels-fashion-mnist.json").read_text()
     assert command.main(arguments) == 0

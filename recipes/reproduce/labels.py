@@ -23,9 +23,9 @@ from .losses import BATCH, EPOCHS, NOISE, RECORDS, TEACHERS, teacher_profile
 from .result import Result, Table
 
 PAPER = ("GNMax", "gamma_Sub", "gamma_opt")
-# The paper prints none. Of 0.003, 0.01, 0.02 and 0.05, all but the last gave single private teachers about as good as
-# the paper's must have been: at m = 1 gamma_Sub tells what a teacher drawn at random says.
-LEARNING_RATE = 0.02
+# The paper prints none. This one makes single private teachers about as good on these test images as the paper's must
+# have been (at m = 1 gamma_Sub tells what a teacher drawn at random says): the report says so, and shows others.
+LEARNING_RATE, OTHER_RATES = 0.02, (0.005, 0.01, 0.05)
 BEYOND = ("GNMax, exact sigma", "gamma for the whole profile", "noise-free majority")
 # m -> method -> mean and standard deviation for each number of queries
 Points: TypeAlias = dict[int, dict[str, list[tuple[float, float]]]]
@@ -52,7 +52,9 @@ class Votes:
         return np.asarray(law)[np.arange(len(self.truth)), self.truth]
 
 
-def vote(folder: Path, task: Task, *, seed: int, limit: int | None, workers: int | None) -> Votes:
+def vote(
+    folder: Path, task: Task, *, seed: int, limit: int | None, workers: int | None, rate: float = LEARNING_RATE
+) -> Votes:
     """Train 11 teachers on equal slices, as the paper, and as many without privacy; or reuse those in ``folder``."""
     settings = experiment.Settings(
         source=task.source,
@@ -61,7 +63,7 @@ def vote(folder: Path, task: Task, *, seed: int, limit: int | None, workers: int
         overlap=1,
         assumed_overlap=TEACHERS,
         contiguous=True,
-        training=TrainingSettings(noise_multiplier=NOISE, batch_size=BATCH, epochs=EPOCHS, learning_rate=LEARNING_RATE),
+        training=TrainingSettings(noise_multiplier=NOISE, batch_size=BATCH, epochs=EPOCHS, learning_rate=rate),
         delta=published.DELTA,
         allowance=1.0,
         epsilon=None,
@@ -126,17 +128,20 @@ def accuracy(
         task = load_task(source, classes="5v8", folder=data_folder, limit=limit)
     except InvalidArgument as error:
         return Result(name=name, title=title, tables=(), notes=(f"Not made: {error}",))
-    votes = {
-        seed: vote(folder / f"{source}-5v8-seed-{seed}", task, seed=seed, limit=limit, workers=workers)
-        for seed in seeds
-    }
+
+    def voted(seed: int, rate: float = LEARNING_RATE) -> Votes:
+        run = f"{source}-5v8-seed-{seed}" + (f"-rate-{rate:g}" if rate != LEARNING_RATE else "")
+        return vote(folder / run, task, seed=seed, limit=limit, workers=workers, rate=rate)
+
+    votes = {seed: voted(seed) for seed in seeds}
+    made = {m: mechanisms(source, m) for m in published.ALLOWANCES}
     rng = np.random.default_rng(0)
     rows: list[tuple[Any, ...]] = []
     exact: dict[int, dict[str, list[float]]] = {}
     points: Points = {}
     for m in published.ALLOWANCES:
         exact[m], points[m] = {}, {}
-        for method, mechanism in mechanisms(source, m).items():
+        for method, mechanism in made[m].items():
             correct = [each.correct(mechanism, plain=method.startswith("GNMax")) for each in votes.values()]
             exact[m][method] = [float(each.mean()) for each in correct]
             points[m][method] = []
@@ -158,10 +163,7 @@ def accuracy(
                             bool(abs(mean - printed) <= deviation),
                         )
                     )
-    outside = [row for row in rows if not row[-1]]
-    asked = [row for row in outside if row[2] != "gamma_Sub"]
-    single = np.mean([each.single[0] for each in votes.values()])
-    majority = np.mean(exact[1]["noise-free majority"])
+    others = {rate: voted(seeds[0], rate) for rate in OTHER_RATES} | {LEARNING_RATE: votes[seeds[0]]}
     return Result(
         name=name,
         title=title,
@@ -184,28 +186,83 @@ def accuracy(
                 rows=tuple((seed, *each.single) for seed, each in votes.items()),
                 digits=3,
             ),
+            rates(source, {rate: others[rate] for rate in sorted(others)}, made),
         ),
-        notes=(
-            f"gamma_opt and GNMax: {len(asked)} of {2 * len(rows) // 3} entries are outside the paper's standard "
-            f"deviation; all three methods: {len(outside)} of {len(rows)}.",
-            *(
-                f"Outside: m = {m}, {asked_for} labels, {which}: {here} here, {there} in the paper."
-                for m, asked_for, which, here, there, *_ in outside
-            ),
-            f"No method on private teachers can beat the majority that it hides: right on {majority:.3f} of the "
-            "images here. The paper prints neither learning rate nor batch size: here they are "
-            f"{LEARNING_RATE} and {BATCH}, with the network of recipes/models.py.",
-            "Where gamma_opt differs from the paper's, the teachers do: at m = 1 it tells what a teacher drawn at "
-            f"random says, right on {single:.3f} of the images here; at m = 5 it is the majority but for a coin in "
-            "some labels of a hundred, at m = 7 without noise. So the paper's entries at m = 7 are its majority's "
-            "accuracy, and those at m = 5 can hardly be above it but by the luck of 10 draws.",
-            "The paper's entries are means of 10 draws: their own error is about a third of the deviation printed.",
-            "The three methods beyond the paper have the same guarantee for one label, save the noise-free majority, "
-            "which has that of 11 teachers released outright: for these below (m epsilon, m Delta) from m = 3 on.",
-        ),
-        data={"exact": exact, "mean and deviation": points, "single": {seed: each.single for seed, each in votes.items()}},
+        notes=reading(rows, exact, votes),
+        data={
+            "exact": exact,
+            "mean and deviation": points,
+            "single": {seed: each.single for seed, each in votes.items()},
+        },
         draw=lambda file: draw_accuracy(file, source, points),
     )  # fmt: skip
+
+
+def rates(source: str, others: dict[float, Votes], made: dict[int, dict[str, dt.Mechanism]]) -> Table:
+    """What other learning rates would have given, and the paper's entries beneath."""
+    shown = [(method, m) for method in ("GNMax", "gamma_opt") for m in published.ALLOWANCES]
+    place = published.QUERIES.index(max(published.QUERIES))
+    return Table(
+        caption="How much the learning rate matters: teachers of the first seed, single and together; expected share "
+        f"of right labels, exact. Last, the paper's means for {published.QUERIES[place]} labels.",
+        columns=("learning rate", "private teacher", "plain teacher", *(f"{method}, m = {m}" for method, m in shown)),
+        rows=(
+            *(
+                (
+                    f"{rate:g}",
+                    *votes.single,
+                    *(float(votes.correct(made[m][method], plain=method == "GNMax").mean()) for method, m in shown),
+                )
+                for rate, votes in others.items()
+            ),
+            ("paper", None, None, *(f"{published.ACCURACIES[source][m][method][place][0]:.2f}" for method, m in shown)),
+        ),
+        digits=3,
+    )
+
+
+def reading(
+    rows: Sequence[tuple[Any, ...]], exact: dict[int, dict[str, list[float]]], votes: dict[int, Votes]
+) -> tuple[str, ...]:
+    """How the tables are to be read: where they differ from the paper's, by how much, and why."""
+    outside = [row for row in rows if not row[-1]]
+    asked = [row for row in outside if row[2] != "gamma_Sub"]
+    single = float(np.mean([each.single[0] for each in votes.values()]))
+    majority = float(np.mean(exact[1]["noise-free majority"]))
+
+    def difference(m: int, queries: int, method: str, here: str, there: str) -> str:
+        expected = float(np.mean(exact[m][method]))
+        deviation = (expected * (1 - expected) / queries) ** 0.5
+        return (
+            f"Outside: m = {m}, {queries} labels, {method}: {here} here, {there} in the paper. Expected here "
+            f"{expected:.3f}; the share of right ones among {queries} such labels has a standard deviation of "
+            f"{deviation:.3f}."
+        )
+
+    return (
+        "How it is done: 11 teachers vote on the 2,000 test images of both classes; the paper draws Q of these ten "
+        "times and prints the mean share of right labels and its standard deviation. 'Here' is the same with teachers "
+        f"trained anew, averaged over {len(votes)} seeds. 'Within' compares our mean with the paper's mean and "
+        "deviation. All three methods keep (m epsilon, m Delta) for one label.",
+        f"gamma_opt and GNMax: {2 * len(rows) // 3 - len(asked)} of {2 * len(rows) // 3} entries are within the "
+        f"paper's standard deviation; with gamma_Sub, {len(rows) - len(outside)} of {len(rows)}.",
+        *(difference(*row[:5]) for row in outside),
+        "Why they differ. The paper's means are of ten draws, so they are known to about a third of the deviation "
+        "printed. Beyond that it is the teachers: with the paper's network and learning rate unknown, those here are "
+        f"others. A single private one is right on {single:.3f} of the images; at m = 1 that is what gamma_Sub and "
+        "gamma_opt come to, as they tell what a teacher drawn at random says. Their majority is right on "
+        f"{majority:.3f}, and no method on these teachers can do better: gamma_opt is that majority at m = 7, and but "
+        "for a coin in some labels of a hundred at m = 5. So the paper's entries at m = 7 (0.96 to 0.97) are its own "
+        "majority's, and the 0.97 at m = 5 can be above it only by luck of the draws.",
+        f"The learning rate, {LEARNING_RATE:g}, is not the paper's, which prints none, and was fitted: with it single "
+        "private teachers are about as good on these very test images as the paper's must have been. So the agreement "
+        "at m = 1 was partly made, and a choice that had to be private could not be made so. The last table has other "
+        "rates: GNMax hardly depends on it, and gamma_opt less the larger m is. Batches of 32 are what the paper's "
+        "epsilon implies; the network is that of recipes/models.py.",
+        "Beyond the paper, at the same guarantee for one label: GNMax with the exact amount of noise; gamma for the "
+        "whole privacy profile of the teachers instead of one point; the noise-free majority, which costs what 11 "
+        "teachers cost that are released outright, from m = 3 on less than (m epsilon, m Delta).",
+    )
 
 
 def draw_accuracy(file: Path, source: str, points: Points) -> None:

@@ -1,7 +1,7 @@
 """Beyond the paper: what each way of releasing labels is worth at the same guarantee, of one label and of all.
 
-The strategies, what is proven of them and how often they tell the majority are the planner's (:func:`darrm_torch.plan`);
-GNMax with the paper's noise is put beside them.
+The strategies, what is proven of them and how often they tell the majority come from :func:`darrm_torch.plan`; GNMax
+with the paper's noise is put beside them.
 """
 
 from __future__ import annotations
@@ -148,13 +148,15 @@ def strategies() -> Result:
             f"{POINT} each by Opacus' accountant, ({shown(profile().epsilon(POINT.delta))}, {POINT.delta:g})-DP by a "
             "tighter one. 'One point' is told the point of their profile that suits the target, 'whole profile' as "
             "many points as can be searched with. The first three rows ask nothing of the teachers' training.",
-            "In brackets: does not keep the guarantee, shown for comparison. 'None': nothing of the kind can. "
-            f"'{PART}': the majority of as many teachers as may be released outright, and of no others.",
+            "In brackets: does not keep the guarantee, shown for comparison. 'None': nothing of the kind does. "
+            f"'{PART}': the majority of as many teachers as may be released outright, and of no others; none where "
+            "all may.",
             "Everything comes from `dt.plan`: the noise is the least that keeps the guarantee, epsilon is proven by "
             "`dt.total_privacy`, and the JSON names the route of each.",
-            f"{LABELS} labels come from the same trained teachers. Those of gamma_opt do not add up: they keep the total "
-            "only where the r teachers do so outright or their coins alone do; where no noise is needed, the optimum "
-            "of one label has none or little.",
+            f"{LABELS} labels come from the same trained teachers. Those of gamma_opt do not add up: they keep the "
+            "total only where the r teachers do so outright. Those of gamma_Sub and self-bounding noise add up, and "
+            f"are shown with as much noise as that asks for, {LABELS} times one label; where the noise-free majority "
+            "keeps the total none is needed.",
         ),
         data=records,
         draw=lambda file: _draw(file, records),
