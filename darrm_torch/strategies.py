@@ -404,7 +404,7 @@ _OF_MANY: dict[str, Family] = {
     "noise-free plurality": _noise_free,
     **{name: _of_many(name, kind) for name, kind in _COINS.items()},
     "GNMax": _gaussian,
-    "GNMax, exact": _of_many("GNMax, exact", "gnmax"),
+    "GNMax, calibrated on the label": _of_many("GNMax, calibrated on the label", "gnmax"),
     "self-bounding plurality": _bounded,
     "subsampling": _subsampling,
     **{name + TRAINING: _of_many(name + TRAINING, kind) for name, kind in {**_COINS, "GNMax": "gnmax"}.items()},

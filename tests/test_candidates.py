@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -18,7 +19,9 @@ from darrm_torch import (
     PrivacyProfile,
     RandomizedPlurality,
     SelfBoundingPlurality,
+    candidates,
     expected_accuracy,
+    expected_agreement,
     plurality_candidates,
     strongest_mechanism,
     subsampling_noise,
@@ -210,3 +213,48 @@ def test_subsampling_asks_the_largest_sample_that_fits() -> None:
 def test_what_has_no_strength_that_fits(kind: str, ask: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         strongest_mechanism(kind, teachers=11, classes=2, **ask)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        PermuteAndFlip(epsilon=0.7),
+        NoiseFreeMajority(teachers=4),
+        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0),
+        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0, sample=5),
+    ],
+    ids=["coins", "part", "table", "sample"],
+)
+def test_agreement_of_drawn_votes_is_the_exact_one(mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no histograms listed draws say the same, within 5 standard errors: one false alarm in a million."""
+    asked = {"teachers": 9, "classes": 4}
+    exact, none = expected_agreement(mechanism, **asked)
+    assert none == 0.0
+    monkeypatch.setattr(candidates, "_LISTED", 1)
+    monkeypatch.setattr(candidates, "_LISTED_PARTS", 1)
+    drawn, error = expected_agreement(mechanism, **asked)
+    assert 0 < error < 0.02
+    assert abs(drawn - exact) <= 5 * error
+
+
+@pytest.mark.parametrize("part", [1, 3, 4])
+def test_agreement_of_a_part_is_that_over_all_votes(part: int) -> None:
+    """All 3^5 votes: the plurality of the first few, against that of all five."""
+    prior = PluralityVotes(accuracy=0.5)
+    total = 0.0
+    for votes in itertools.product(range(3), repeat=5):
+        everyone, some = (np.bincount(heard, minlength=3) for heard in (votes, votes[:part]))
+        told = (some == some.max()) / (some == some.max()).sum()
+        total += 0.5 ** votes.count(0) * 0.25 ** (5 - votes.count(0)) * told[everyone == everyone.max()].sum()
+    value, error = expected_agreement(NoiseFreeMajority(teachers=part), teachers=5, classes=3, prior=prior)
+    assert (value, error) == (pytest.approx(total, abs=1e-12), 0.0)
+
+
+def test_tables_follow_the_prior_that_is_given() -> None:
+    target = PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+    asked: dict[str, Any] = {"teachers": 7, "classes": 3, "overlap": 1, "label_target": target}
+    for accuracy in (0.4, 0.9):
+        prior = PluralityVotes(accuracy=accuracy)
+        own = strongest_mechanism("vote-private", **asked, prior=prior)
+        assert own.expected_accuracy(prior) >= strongest_mechanism("vote-private", **asked).expected_accuracy(prior)
+        assert own.prior == (prior,)

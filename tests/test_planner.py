@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import darrm_torch as dt
-from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile
-from darrm_torch import Plan, Strategy
+from darrm_torch import InvalidArgument, Plan, PrivacyGuarantee, PrivacyProfile, Strategy
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
@@ -141,10 +140,15 @@ def test_noise_and_steps_that_teachers_need() -> None:
     needed = answer.teachers_needed(1.0)
     assert needed.noise_multiplier is not None
     assert needed.steps is not None
-    for factor, kept in ((1.0, True), (0.97, False)):
-        teacher = PrivacyProfile.from_dp_sgd([(needed.noise_multiplier * factor, 1 / 35, 175)])
-        assert dt.plan(teachers=11, teacher=teacher, label_target=target).rows[0].name.startswith("noise-free") == kept
-    assert PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 11 * needed.steps)]).epsilon(1e-4) <= 0.0852
+    for noise, steps, kept in (
+        (needed.noise_multiplier, 175, True),
+        (needed.noise_multiplier * 0.97, 175, False),
+        (12.0, needed.steps, True),
+        (12.0, needed.steps + 2, False),
+    ):
+        teacher = PrivacyProfile.from_dp_sgd([(noise, 1 / 35, steps)])
+        best = dt.plan(teachers=11, teacher=teacher, label_target=target).best
+        assert (best.agreement >= 1 - 1e-12) == kept
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
@@ -267,3 +271,281 @@ def test_an_agreement_is_a_share(wrong: float) -> None:
         answer.costs(wrong)
     with pytest.raises(InvalidArgument, match="agreement"):
         answer.teachers_needed(wrong)
+
+
+# --- more than two classes --------------------------------------------------------------------------------------------
+
+BELIEFS = (dt.PluralityVotes(accuracy=0.6), dt.PluralityVotes(accuracy=0.5, concentration=2.0))
+
+
+def chance_of_votes(votes: tuple[int, ...], classes: int, belief: dt.PluralityVotes) -> float:
+    """Drawn one after the other from Polya's urn; class 0 is the true one."""
+    chance, seen = 1.0, [0] * classes
+    for number, vote in enumerate(votes):
+        mean = belief.accuracy if vote == 0 else (1 - belief.accuracy) / (classes - 1)
+        if math.isinf(belief.concentration):
+            chance *= mean
+        else:
+            chance *= (belief.concentration * mean + seen[vote]) / (belief.concentration + number)
+        seen[vote] += 1
+    return chance
+
+
+def agreement_over_all_votes(
+    row: Strategy, teachers: int, classes: int, beliefs: tuple[dt.PluralityVotes, ...]
+) -> float:
+    """Over all C^K votes; of a part of the teachers, the first."""
+    assert row.mechanism is not None
+    everything = list(itertools.product(range(classes), repeat=teachers))
+    counts = np.array([np.bincount(votes, minlength=classes) for votes in everything])
+    heard = np.array([np.bincount(votes[: row.voters], minlength=classes) for votes in everything])
+    law = row.mechanism.label_probabilities(heard)
+    told = [sum(p[c] for c in range(classes) if n[c] == max(n)) for p, n in zip(law, counts, strict=True)]
+    chances = np.mean([[chance_of_votes(votes, classes, one) for votes in everything] for one in beliefs], axis=0)
+    assert chances.sum() == pytest.approx(1.0)
+    return float(chances @ told)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"teacher": PrivacyGuarantee(epsilon=0.3), "label_target": PrivacyGuarantee(epsilon=0.8, delta=1e-5)},
+        {"teacher": PAPER, "labels": 3, "total_target": PrivacyGuarantee(epsilon=0.12, delta=1e-4)},
+        {"overlap": 1, "label_target": PrivacyGuarantee(epsilon=1.0, delta=1e-3)},
+        {
+            "teacher": PrivacyGuarantee(epsilon=1.0, delta=1e-7),
+            "overlap": 1,
+            "labels": 4,
+            "label_target": PrivacyGuarantee(epsilon=0.7, delta=1e-5),
+            "total_target": PrivacyGuarantee(epsilon=0.9, delta=1e-5),
+        },
+    ],
+    ids=["all overlap", "whole profile", "no privacy", "disjoint"],
+)
+@pytest.mark.parametrize("teachers", [4, pytest.param(5, marks=pytest.mark.slow)])
+def test_agreement_of_many_classes_is_that_over_all_votes(teachers: int, ask: dict) -> None:
+    answer = dt.plan(teachers=teachers, classes=3, prior=BELIEFS, **ask)
+    checked = 0
+    for row in answer.rows:
+        if row.mechanism is None:
+            assert row.agreement is None
+            continue
+        assert row.agreement == pytest.approx(agreement_over_all_votes(row, teachers, 3, BELIEFS), abs=1e-9)
+        assert row.standard_error == 0.0
+        assert row.meets == all(
+            bound.epsilon <= target.epsilon
+            for bound, target in ((row.label, answer.label_target), (row.total, answer.total_target))
+            if target is not None
+        )
+        checked += 1
+    assert checked >= 7
+    met = [round(row.agreement, 3) for row in answer.rows if row.meets]
+    assert met == sorted(met, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("ask", "best"),
+    [
+        # One record touches one teacher, which keeps the target by itself: the paper's own experiment.
+        ({"teacher": PAPER, "overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.2, delta=3e-4)}, "noise-free"),
+        (
+            {"teacher": PrivacyGuarantee(epsilon=0.1), "label_target": PrivacyGuarantee(epsilon=0.3)},
+            "self-bounding plurality",
+        ),
+        ({"overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)}, "vote-private table"),
+        (
+            {"overlap": 1, "labels": 100, "total_target": PrivacyGuarantee(epsilon=8.0, delta=1e-5)},
+            "GNMax, calibrated on the label",
+        ),
+        pytest.param(
+            {
+                "teacher": PrivacyGuarantee(epsilon=1.0, delta=1e-7),
+                "overlap": 1,
+                "label_target": PrivacyGuarantee(epsilon=0.7, delta=1e-5),
+            },
+            "vote-private table + training",
+            marks=pytest.mark.slow,
+        ),
+        ({"label_target": PrivacyGuarantee(epsilon=6.0)}, "randomized response"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_best_of_ten_classes(ask: dict, best: str) -> None:
+    answer = dt.plan(teachers=11, classes=10, **ask)
+    assert answer.best is not None
+    assert answer.best.name.startswith(best)
+    assert max(map(len, str(answer).splitlines())) < 80
+    words = " ".join(str(answer).split())
+    assert f"Recommendation: {answer.best.name}. " in words
+    assert "of 10 classes" in words
+    assert "right with chance 0.5 or 0.7 or 0.9 or 0.7 (concentration 3)" in words
+    own = [row for row in answer.rows if row.own_coins and row.mechanism is not None]
+    assert len(own) >= 4
+    for row in own:  # they are what they are for teachers that promise nothing
+        alone = dt.total_privacy(
+            teachers=[PrivacyProfile.non_private()] * 11,
+            overlap=answer.overlap,
+            mechanism=row.mechanism,
+            labels=answer.labels,
+            delta=row.total.delta,
+        )
+        assert row.total.epsilon == alone.epsilon <= max(target.epsilon for target in answer.targets)
+
+
+def test_every_guarantee_of_three_classes_holds_for_the_worst_teacher() -> None:
+    """One of K = 4 teachers changes, the others' votes any: a pure epsilon-DP teacher's extreme pairs, enumerated.
+
+    Such a pair is two classes with chances e^eps : 1, exchanged; without privacy any vote becomes any other.
+    """
+    eps, target = 1.0, PrivacyGuarantee(epsilon=0.6, delta=1e-3)
+    answer = dt.plan(
+        teachers=4, classes=3, teacher=PrivacyGuarantee(epsilon=eps), overlap=1, label_target=target, prior=BELIEFS
+    )
+    names = {row.name for row in answer.rows if row.meets}
+    assert {"self-bounding plurality", "vote-private table", "vote-private table + training"} <= names
+    assert {
+        "permute-and-flip + training",
+        "GNMax + training",
+        "GNMax, calibrated on the label",
+        "randomized response",
+    } <= names
+    others = [np.bincount(votes, minlength=3) for votes in itertools.product(range(3), repeat=3)]
+    for row in answer.rows:
+        if not row.meets:
+            continue
+        worst = 0.0
+        for rest in others:
+            law = row.mechanism.label_probabilities(rest + np.eye(3, dtype=np.int64))
+            high = 1.0 if row.own_coins else math.exp(eps) / (1 + math.exp(eps))
+            for i, j in itertools.permutations(range(3), 2):
+                here, there = high * law[i] + (1 - high) * law[j], high * law[j] + (1 - high) * law[i]
+                worst = max(worst, float(np.maximum(here - math.exp(row.label.epsilon) * there, 0).sum()))
+        assert worst <= row.label.delta + 1e-12, row.name
+    # A label that is told without noise is caught by the same enumeration.
+    plain = dt.NoiseFreeMajority().label_probabilities(np.array([[2, 2, 0], [1, 3, 0]]))
+    high = math.exp(eps) / (1 + math.exp(eps))
+    here, there = high * plain[0] + (1 - high) * plain[1], high * plain[1] + (1 - high) * plain[0]
+    assert np.maximum(there - math.exp(0.3) * here, 0).sum() > 1e-3
+
+
+@pytest.mark.slow
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(
+    teachers=st.integers(1, 6),
+    classes=st.integers(3, 5),
+    overlap=st.integers(1, 6),
+    labels=st.sampled_from([1, 3, 50]),
+    teacher=st.floats(0.01, 5.0),
+    epsilon=st.floats(0.05, 5.0),
+    delta=st.sampled_from([0.0, 1e-5, 1e-3]),
+)
+def test_whatever_is_asked_of_many_classes_rows_keep_what_they_say(
+    teachers: int, classes: int, overlap: int, labels: int, teacher: float, epsilon: float, delta: float
+) -> None:
+    answer = dt.plan(
+        teachers=teachers,
+        classes=classes,
+        teacher=PrivacyGuarantee(epsilon=teacher, delta=1e-6),
+        overlap=min(overlap, teachers),
+        labels=labels,
+        total_target=PrivacyGuarantee(epsilon=epsilon, delta=delta),
+    )
+    met = [row for row in answer.rows if row.meets]
+    assert met
+    assert list(answer.rows[: len(met)]) == met
+    assert len({row.name for row in answer.rows}) == len(answer.rows)
+    for row in answer.rows:
+        assert row.reason.endswith((".", ")"))
+        assert (row.mechanism is None) == (row.agreement is None)
+        if row.mechanism is not None:
+            assert row.meets == (row.total.epsilon <= epsilon)
+            assert 0.0 <= row.agreement <= 1.0
+            again = eval(row.use, {"dt": dt, "math": math})
+            votes = np.zeros((1, classes), dtype=np.int64)
+            votes[0, :2] = row.voters - row.voters // 2, row.voters // 2
+            assert np.array_equal(again.label_probabilities(votes), row.mechanism.label_probabilities(votes))
+
+
+@pytest.mark.parametrize("teachers", [5, 11, 21])
+def test_self_bounding_noise_of_two_classes_is_the_table_of_two(teachers: int) -> None:
+    answer = dt.plan(
+        teachers=teachers,
+        teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-6),
+        label_target=PrivacyGuarantee(epsilon=0.25, delta=1e-4),
+    )
+    row = row_of(answer, "self-bounding noise")
+    allowance = row.mechanism.noise.certificate.allowance
+    table = dt.SelfBoundingPlurality(
+        teachers=teachers, classes=2, allowance=allowance, prior=dt.PluralityVotes(accuracy=0.75)
+    )
+    ones = np.arange(teachers + 1)
+    told = table.label_probabilities(np.stack([teachers - ones, ones], axis=1)).max(axis=1)
+    assert float(stats.binom.pmf(ones, teachers, 0.75) @ told) == pytest.approx(row.agreement, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_what_an_agreement_of_three_classes_costs_is_the_least() -> None:
+    answer = dt.plan(
+        teachers=5,
+        classes=3,
+        teacher=PrivacyGuarantee(epsilon=0.5, delta=1e-6),
+        overlap=1,
+        label_target=PrivacyGuarantee(epsilon=0.3, delta=1e-4),
+    )
+    costs = dict(answer.costs(0.8))
+    assert list(costs.values()) == sorted(costs.values())
+    assert "GNMax, calibrated on the label" in costs
+    for name in ("vote-private table", "vote-private table + training", "self-bounding plurality"):
+        assert row_of(answer.at(costs[name]), name).agreement >= 0.8
+        assert row_of(answer.at(costs[name] * 0.98), name).agreement < 0.8
+    # Above what no noise costs, noise is of no interest.
+    assert all(cost < costs["noise-free plurality"] for name, cost in costs.items() if name.endswith("training"))
+
+
+@pytest.mark.slow
+def test_teachers_needed_for_three_classes() -> None:
+    target = PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+    asked = {"teachers": 5, "classes": 3, "label_target": target}
+    needed = dt.plan(**asked).teachers_needed(0.8)
+    assert needed.teacher is not None
+    assert dt.plan(**asked, teacher=needed.teacher).best.agreement >= 0.8
+    worse = PrivacyGuarantee(epsilon=needed.teacher.epsilon * 1.05, delta=needed.teacher.delta)
+    assert dt.plan(**asked, teacher=worse).best.agreement < 0.8
+
+
+@pytest.mark.slow
+def test_where_histograms_are_too_many_agreement_has_an_error() -> None:
+    answer = dt.plan(
+        teachers=60,
+        classes=4,
+        teacher=PrivacyGuarantee(epsilon=0.1),
+        label_target=PrivacyGuarantee(epsilon=0.4),
+        prior=dt.PluralityVotes(accuracy=0.4),
+    )
+    assert "to a standard error of" in " ".join(str(answer).split())
+    best = answer.best
+    assert best.name == "self-bounding plurality"
+    assert "Each looks at" in best.reason
+    assert 0 < best.standard_error < 0.01
+    rng = np.random.default_rng(7)
+    counts = rng.multinomial(60, [0.4, 0.2, 0.2, 0.2], size=600)
+    told = (best.mechanism.label_probabilities(counts) * (counts == counts.max(axis=1, keepdims=True))).sum(axis=1)
+    # Two independent estimates; 5 standard errors: a false alarm in a million.
+    assert abs(told.mean() - best.agreement) <= 5 * math.hypot(told.std() / math.sqrt(600), best.standard_error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"classes": 1}, "classes"),
+        ({"classes": 2.5}, "classes"),
+        ({"classes": 3, "prior": dt.IndependentVotes(mean=0.75)}, "prior"),
+        ({"classes": 2, "prior": dt.PluralityVotes(accuracy=0.75)}, "prior"),
+        ({"classes": 10, "prior": dt.PluralityVotes(accuracy=0.05)}, "accuracy"),
+        ({"classes": 3, "prior": ()}, "prior"),
+    ],
+)
+def test_bad_classes_are_one_clear_error(changes: dict, named: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        dt.plan(**{"teachers": 5, "label_target": PrivacyGuarantee(epsilon=0.1, delta=1e-4)} | changes)
+    assert caught.value.name == named
