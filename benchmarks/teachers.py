@@ -6,14 +6,14 @@ Fashion-MNIST's shard size.
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.forkserver
 import statistics
 import tempfile
 import time
 import warnings
 from pathlib import Path
 from typing import Any
+
+from darrm_torch.workers import start_workers_early
 
 from .measuring import Record
 
@@ -45,8 +45,7 @@ def ordinary_loop(inputs: Any, labels: Any, shards: Any, settings: Any) -> None:
 
 def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
     """One record a way of training; ``times_slower`` compares with `train_teachers`, and so depends on free cores."""
-    multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
-    multiprocessing.forkserver.ensure_running()
+    start_workers_early()
     import opacus  # noqa: F401
     import torch
 

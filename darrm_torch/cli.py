@@ -711,6 +711,8 @@ def _model(path: Path, build: str | None) -> Any:
     """A network: TorchScript, or what ``build`` makes with the weights of a file."""
     import torch
 
+    from .teachers import load_weights
+
     if build is None:
         try:
             with warnings.catch_warnings():
@@ -726,7 +728,14 @@ def _model(path: Path, build: str | None) -> Any:
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
         state = record.get("module_state_dict", record.get("state_dict", record))
-        network.load_state_dict({name.removeprefix("_module."): value for name, value in state.items()})
+        load_weights(
+            network,
+            {name.removeprefix("_module."): value for name, value in state.items()},
+            path,
+            cure="Does --build make the network that was trained?",
+        )
+    except InvalidArgument:
+        raise
     except Exception as error:  # Torch raises many kinds on a damaged or foreign file
         cure = _one_line(error)[:160]
         raise InvalidArgument("--models", f"weights of what {build} makes", str(path), cure) from None

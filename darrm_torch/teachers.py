@@ -19,7 +19,7 @@ import os
 import secrets
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -34,9 +34,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm.auto import tqdm
 
 from .errors import InvalidArgument, check_integer, check_number
-
-# What a training process needs. Whoever starts the fork server with these early saves the wait.
-WORKER_IMPORTS = ("darrm_torch.teachers", "opacus", "torch._dynamo")
+from .workers import prepare_workers
 
 __all__ = ["TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"]
 
@@ -194,8 +192,7 @@ def train_teachers(
     seeds = _seeds(len(shards), insecure_seed)
     if workers is None:
         workers = 1 if device.startswith("cuda") else len(os.sched_getaffinity(0))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(WORKER_IMPORTS))
+    context = prepare_workers()
     counter = context.Value("q", 0)
     bar = tqdm(total=steps * len(missing), desc=f"{name}s", unit="step", disable=not progress, dynamic_ncols=True)
     with (
@@ -232,10 +229,39 @@ def load_teacher(file: Path, model: nn.Module) -> dict[str, Any]:
     The file holds only tensors and plain values (it opens with ``weights_only=True``): ``module_state_dict`` and
     ``privacy_accountant_state_dict`` as Opacus' own checkpoints have them (the latter ``None`` without privacy),
     ``sampling``, ``settings`` and ``shard_size``.
+
+    Raises:
+        InvalidArgument: no such file, or the weights of another network than ``model``; the message says which.
     """
     record = _read(file)
-    model.load_state_dict(record.pop("module_state_dict"))
+    load_weights(
+        model,
+        record.pop("module_state_dict"),
+        file,
+        cure="Load it into the network that was trained, or train this one in a new folder.",
+    )
     return record
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Any], file: Path, *, cure: str) -> None:
+    """Put the weights of a file into a network, all of them; nothing is changed where they do not fit.
+
+    Raises:
+        InvalidArgument: they are those of another network; the message tells the first difference.
+    """
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    there = {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
+    different = [name for name in {**own, **there} if own.get(name) != there.get(name)]
+    if different:
+        name, *more = different
+        words = f"not in {'the file' if name in own else 'the network'}"
+        if name in own and name in there:
+            words = f"{there[name]} in the file, {own[name]} in the network"
+        if more:
+            words += f", and {len(more)} more differ"
+        expected = f"the weights of this {type(model).__name__}"
+        raise InvalidArgument(str(file), expected, "those of another network", f"{name} is {words}. {cure}")
+    model.load_state_dict(state)
 
 
 def _read(file: Path) -> dict[str, Any]:

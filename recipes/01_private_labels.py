@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import multiprocessing
-import multiprocessing.forkserver
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
+
+from darrm_torch.workers import start_workers_early
 
 # Only light imports here: every training process imports this module again.
 
@@ -79,9 +79,7 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run it; the exit status is 2 for a mistake in the arguments, with one line that says which."""
     chosen = read_arguments(arguments)
-    # The server of training processes imports Torch and Opacus while this process does the same.
-    multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
-    multiprocessing.forkserver.ensure_running()
+    start_workers_early()
     return status_of(run, chosen)
 
 

@@ -347,6 +347,7 @@ MISTAKES = [
     ((*LABEL, "--build", "no_such_module:build"), "No module named 'no_such_module'"),
     ((*LABEL, "--build", "nets_of_a_user:number"), "a function that returns a torch.nn.Module"),
     ((*LABEL, "--build", "nets_of_a_user:broken"), "RuntimeError: no"),
+    ((*LABEL, "--build", "nets_of_a_user:three"), "teacher-0.pt must be the weights of this Linear, got 'those of"),
     ((*LABEL, "--label-target", "0.1"), "--mechanism darrm must be used with one of --allowance, --label-target, got"),
     ((*LABEL, "--mechanism", "gnmx"), "did you mean gnmax?"),
     ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),

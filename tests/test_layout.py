@@ -15,8 +15,8 @@ PACKAGE = Path(darrm_torch.__file__).parent
 # Each module may import only from those before it.
 ORDER = [
     "errors", "guarantees", "composition", "regions", "priors", "worst_case", "certificate", "noise", "program",
-    "store", "plurality", "mechanisms", "totals", "candidates", "strategies", "planner", "ledger", "opacus", "teachers",
-    "stacking", "ensemble", "distributed", "lightning", "plots", "cli",
+    "store", "plurality", "mechanisms", "totals", "candidates", "strategies", "planner", "ledger", "workers", "opacus",
+    "teachers", "stacking", "ensemble", "distributed", "lightning", "plots", "cli",
 ]  # fmt: skip
 LIGHT = ORDER[: ORDER.index("opacus")]
 

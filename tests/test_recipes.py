@@ -117,6 +117,16 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert stamps(run) == before
     assert paid(run) == dict.fromkeys(rows, 20)
     assert [row["released_label_accuracy"] for row in again["methods"]] == records
+    capsys.readouterr()
+    older = run / "teachers" / "teacher-001.pt"  # as if an earlier version had trained another network
+    record = torch.load(older, weights_only=True)
+    name, weights = next(iter(record["module_state_dict"].items()))
+    record["module_state_dict"][name] = weights[:1]
+    torch.save(record, older)
+    assert demo.main([*SMALL, "--run", str(run)]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith(f"error: {older} must be the weights of this PaperCNN")
+    assert f"{name} is (1, " in error
 
 
 WRONG = {

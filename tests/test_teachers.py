@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 import subprocess
 import sys
@@ -205,6 +206,31 @@ def test_a_seed_repeats_a_run() -> None:
     setting = TrainingSettings(batch_size=20, epochs=1)
     runs = [train_teacher(build, *some_data(60), shard_size=60, settings=setting, seeds=(3, 4)) for _ in range(2)]
     assert torch.equal(runs[0]["module_state_dict"]["1.weight"], runs[1]["module_state_dict"]["1.weight"])
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (nn.Linear(4, 3), "weight is (2, 4) in the file, (3, 4) in the network, and 1 more differ."),
+        (nn.Linear(4, 2, bias=False), "bias is not in the network."),
+        (nn.Sequential(nn.Linear(4, 2)), "0.weight is not in the file, and 3 more differ."),
+        (nn.BatchNorm1d(2), "weight is (2, 4) in the file, (2,) in the network, and 3 more differ."),
+    ],
+    ids=["shape", "too few", "names", "buffers"],
+)
+def test_weights_of_another_network_are_one_clear_error(tmp_path: Path, network: nn.Module, words: str) -> None:
+    file = tmp_path / "teacher-000.pt"
+    record = {"privacy_accountant_state_dict": None, "settings": {}, "shard_size": 3}
+    torch.save({**record, "module_state_dict": nn.Linear(4, 2).state_dict()}, file)
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(InvalidArgument) as refused:
+        load_teacher(file, network)
+    message = str(refused.value)
+    assert message.startswith(f"{file} must be the weights of this {type(network).__name__}, got 'those of another")
+    assert "train this one in a new folder" in message
+    assert "\n" not in message
+    assert words in message
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
 def test_empty_shards_and_unequal_lengths_are_refused(tmp_path: Path) -> None:

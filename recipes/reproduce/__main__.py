@@ -10,12 +10,12 @@ Teachers are trained once and kept there.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import multiprocessing.forkserver
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from darrm_torch.workers import start_workers_early
 
 # Only light imports here: every training process imports this module again.
 
@@ -53,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: name must be one of {', '.join(NAMES)}, got {unknown[0]}", file=sys.stderr)
         return 2
     names = chosen.names or NAMES
-    if any(name.startswith("labels") for name in names):  # it imports Torch and Opacus while this process does the same
-        multiprocessing.set_forkserver_preload(["darrm_torch.teachers", "opacus", "torch._dynamo"])
-        multiprocessing.forkserver.ensure_running()
+    if any(name.startswith("labels") for name in names):
+        start_workers_early()
     from darrm_torch.errors import DarrmError
 
     from .result import write_report
