@@ -30,6 +30,7 @@ NAMES = (
     "labels-fashion-mnist",
     "labels-mnist",
     "strategies",
+    "frontier",
 )
 
 
@@ -96,6 +97,7 @@ def experiments(chosen: argparse.Namespace) -> dict[str, Callable[[], object]]:
         "labels-fashion-mnist": accuracy("fashion-mnist"),
         "labels-mnist": accuracy("mnist"),
         "strategies": strategies.strategies,
+        "frontier": strategies.frontier,
     }
 
 
