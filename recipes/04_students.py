@@ -43,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "noise-aware": {"aware": True},
     "VAT": {"consistency": VirtualAdversarialTraining()},
-    "VAT, noise-aware": {"consistency": VirtualAdversarialTraining(), "aware": True},
+    "VAT, noise-aware": {"consistency": VirtualAdversarialTraining(balance_weight=1.0), "aware": True},
     "FixMatch": {"consistency": FixMatch()},
 }
 PRIOR = dt.IndependentVotes(mean=0.75)  # what the noise was chosen for; no vote was counted for it

@@ -198,6 +198,17 @@ def test_adversarial_loss_by_hand() -> None:
     assert min(abs(loss.item() - value) for value in possible) < 1e-5
 
 
+def test_balance_is_the_entropy_of_the_mean_prediction() -> None:
+    student, inputs = linear([[0.0], [1.0]]), torch.tensor([[0.8], [-3.0]])
+    plain, balanced = (VirtualAdversarialTraining(weight=0.0, balance_weight=b).loss(student, inputs) for b in (0, 2))
+    mean = (sigmoid(0.8) + sigmoid(-3.0)) / 2
+    entropy = -mean * LOG(mean) - (1 - mean) * LOG(1 - mean)
+    assert balanced.item() == pytest.approx(plain.item() - 2 * entropy, rel=1e-5)
+    certain = torch.tensor([[200.0], [300.0]], requires_grad=True)  # the other class has no chance in single precision
+    VirtualAdversarialTraining(balance_weight=1.0).loss(student, certain).backward()
+    assert student.weight.grad.isfinite().all()
+
+
 def test_adversarial_loss_takes_no_gradient_through_its_target() -> None:
     # d/dw of KL(p || q(w)) with p fixed, in one dimension: (q - p) (x + r); the entropy is left out.
     student, x = linear([[0.0], [1.0]]), 0.8
@@ -251,6 +262,7 @@ def test_fixmatch_changes_each_image_on_its_own() -> None:
         (VirtualAdversarialTraining, {"radius": 0.0}),
         (VirtualAdversarialTraining, {"weight": -1.0}),
         (VirtualAdversarialTraining, {"entropy_weight": math.nan}),
+        (VirtualAdversarialTraining, {"balance_weight": -1.0}),
         (VirtualAdversarialTraining, {"iterations": 0}),
         (VirtualAdversarialTraining, {"step": math.inf}),
         (FixMatch, {"threshold": 1.5}),
@@ -313,6 +325,38 @@ def test_consistency_without_unlabelled_batches_says_what_to_do(tmp_path: Path) 
     student = StudentModule(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), consistency=VirtualAdversarialTraining())
     with pytest.raises(dt.InvalidArgument, match="unlabelled_batch_size"):
         fit(student, semi_supervised_data(None).train_dataloader(), tmp_path)
+
+
+def test_noisy_labels_and_smoothness_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clusters, a hundred labels of which three in ten are wrong; a student that tells one class scores 0.5.
+
+    Smoothness alone prefers that student. What keeps it off: less weight on inputs without labels, and balance.
+    """
+
+    def accuracy(seed: int, *, balance: float, pull: float | None = None) -> float:
+        torch.manual_seed(seed)
+        right = torch.randint(2, (600,))
+        inputs = torch.randn(600, 2) + 3 * right[:, None]
+        given = right[:100] ^ (torch.rand(100) < 0.3).long()
+        student = StudentModule(
+            nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)),
+            transition=torch.tensor([[0.7, 0.3], [0.3, 0.7]]),
+            consistency=VirtualAdversarialTraining(radius=0.5, balance_weight=balance),
+            learning_rate=1e-2,
+        )
+        monkeypatch.setattr(student, "log", lambda *_, **__: None)
+        if pull is not None:
+            student._pull = pull
+        optimizer = student.configure_optimizers()
+        for _ in range(100):
+            optimizer.zero_grad()
+            student.training_step({"labelled": (inputs[:100], given), "unlabelled": inputs[100:]}, 0).backward()
+            optimizer.step()
+        return float((student(inputs).argmax(dim=1) == right).float().mean())
+
+    assert all(accuracy(seed, balance=1.0) > 0.95 for seed in (0, 2))
+    assert accuracy(0, balance=0.0, pull=1.0) < 0.6
+    assert accuracy(2, balance=1.0, pull=1.0) < 0.1  # the classes exchanged: labels were overruled
 
 
 def test_the_optimizer_is_the_users(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Public inputs without labels cost no privacy, so there may be many of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,14 +40,20 @@ class Consistency(Protocol):
 class VirtualAdversarialTraining:
     """VAT with entropy minimisation: smooth near every input, and decided about it; for inputs of any kind.
 
-    The loss is ``weight KL(p(x) || p(x + r)) + entropy_weight H(p(x))``, where r is the change of length ``radius``
-    that moves the prediction p most, found by power iteration (Miyato et al. 2018; PATE's student in Papernot et al.
-    2018).
+    The loss is ``weight KL(p(x) || p(x + r)) + entropy_weight H(p(x)) - balance_weight H(mean p)``, where r is the
+    change of length ``radius`` that moves the prediction p most, found by power iteration (Miyato et al. 2018; PATE's
+    student in Papernot et al. 2018).
+
+    A student that calls everything one class is perfectly smooth and decided. Labels rule that out where a wrong one is
+    dear; with the corrected loss of a noisy mechanism (``transition``) none is, and such a student may be the end of
+    it. There, and where classes are about equally frequent, give ``balance_weight`` 1: with that of the entropy it asks
+    for as much information on the class as can be (Krause, Perona, Gomes 2010; with VAT: Hu et al. 2017).
 
     Args:
         radius: Euclidean length of r: how far apart two inputs of one class can easily be. Miyato's epsilon.
         weight: of the divergence.
         entropy_weight: of the entropy, which pushes predictions away from the boundary.
+        balance_weight: of the entropy of a batch's mean prediction: the more alike classes are told, the larger.
         iterations: of the power method; one is enough as a rule.
         step: length of the difference quotient that replaces second derivatives; small against ``radius``, large
             against single precision.
@@ -58,6 +65,7 @@ class VirtualAdversarialTraining:
     radius: float = 2.0
     weight: float = 1.0
     entropy_weight: float = 1.0
+    balance_weight: float = 0.0
     iterations: int = 1
     step: float = 1e-2
 
@@ -65,6 +73,7 @@ class VirtualAdversarialTraining:
         _positive("radius", self.radius)
         _weight("weight", self.weight)
         _weight("entropy_weight", self.entropy_weight)
+        _weight("balance_weight", self.balance_weight)
         check_integer("iterations", self.iterations, low=1)
         _positive("step", self.step)
 
@@ -78,8 +87,8 @@ class VirtualAdversarialTraining:
         with _statistics_kept(student):
             change = self.radius * self.direction(student, inputs, log_p.detach())
             divergence = _divergence(log_p.detach(), student(inputs + change))
-        entropy = -(log_p.exp() * log_p).sum(dim=1).mean()
-        return self.weight * divergence + self.entropy_weight * entropy
+        balance = _entropy(log_p.logsumexp(dim=0) - math.log(len(log_p)))
+        return self.weight * divergence + self.entropy_weight * _entropy(log_p).mean() - self.balance_weight * balance
 
     def direction(self, student: nn.Module, inputs: Tensor, log_p: Tensor) -> Tensor:
         """Unit vectors ``(B, ...)`` along which the divergence from ``log_p`` grows fastest; zero where it is flat."""
@@ -93,6 +102,10 @@ class VirtualAdversarialTraining:
 
 def _divergence(log_p: Tensor, logits: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(logits, dim=1), log_p, reduction="batchmean", log_target=True)
+
+
+def _entropy(log_law: Tensor) -> Tensor:
+    return -(log_law.exp() * log_law).sum(dim=-1)
 
 
 def _unit(rows: Tensor) -> Tensor:

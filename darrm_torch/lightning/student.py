@@ -30,7 +30,11 @@ class StudentModule(L.LightningModule):
     * supervised: the default, cross-entropy;
     * noise-aware: give ``transition``, how the mechanism errs (see :func:`label_transition`);
     * semi-supervised: give ``consistency``, :class:`VirtualAdversarialTraining` or :class:`FixMatch`, and let the data
-      module serve unlabelled batches too (``unlabelled_batch_size``). Goes together with ``transition``.
+      module serve unlabelled batches too (``unlabelled_batch_size``);
+    * both. An undecided student is pulled towards a label that may be wrong less than towards one that is right: by a
+      factor of the smallest singular value of ``transition`` (2 k - 1 if k of the labels of two classes are right). The
+      loss on unlabelled inputs is made smaller by that factor, or else it would overrule the labels. That may not be
+      enough: see ``balance_weight`` of :class:`VirtualAdversarialTraining`.
 
     Args:
         backbone: maps inputs ``(B, ...)`` to logits ``(B, classes)``.
@@ -62,6 +66,7 @@ class StudentModule(L.LightningModule):
         self.consistency = consistency
         self.transition: Tensor | None
         self.register_buffer("transition", _checked_transition(transition, classes), persistent=False)
+        self._pull = 1.0 if self.transition is None else float(torch.linalg.matrix_norm(self.transition, ord=-2))
         self.learning_rate = check_number("learning_rate", learning_rate, low=0, low_open=True, high_open=True)
         self.weight_decay = check_number("weight_decay", weight_decay, low=0, high_open=True)
         self.val_accuracy = MulticlassAccuracy(classes, average="micro")
@@ -90,7 +95,7 @@ class StudentModule(L.LightningModule):
                 expected, got = 'dictionaries with "labelled" and "unlabelled"', type(batch).__name__
                 raise InvalidArgument("batches", expected, got, "Give the data module unlabelled_batch_size.")
             loss = self.label_loss(self(self.consistency.augment(inputs)), labels)
-            loss = loss + self.consistency.loss(self, batch["unlabelled"])
+            loss = loss + self._pull * self.consistency.loss(self, batch["unlabelled"])
         self.log("train_loss", loss, batch_size=len(labels))
         return loss
 
