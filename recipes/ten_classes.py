@@ -260,6 +260,7 @@ def table(results: dict[str, Any]) -> str:
         ]
 
     asked = f"{settings['queries']} labels"
+    free = next(row["label"] for row in results["methods"] if row["method"] == "noise-free")
     lines = [
         "",
         report.paragraph(
@@ -273,7 +274,7 @@ def table(results: dict[str, Any]) -> str:
             "Accuracy of labels. Private teachers, a record may touch them all; one label costs:",
             [f"m = {point['allowance']}: {report.epsilon(point['label'])}" for point in results["by_allowance"]],
             results["by_allowance"],
-            PRIVATE_TITLES,
+            PRIVATE_TITLES | {"noise-free": f"noise-free, costs {report.epsilon(free)}"},
         ),
         *sweep(
             "Plain teachers, a record touches one, coins alone protect; one label costs:",
