@@ -329,23 +329,35 @@ def _selection(name: str, kind: type[PermuteAndFlip] | type[ExponentialMechanism
     return family
 
 
-def _gaussian(asked: Question) -> list[Strategy]:
-    def build() -> tuple[Mechanism, str, str]:
+def _gaussian(name: str, method: str) -> Family:
+    def family(asked: Question) -> list[Strategy]:
         def calibrated(method: str) -> GNMax:
             kept = [
-                GNMax.calibrated(target, method=method, labels=count, overlap=asked.overlap, teachers=asked.teachers)
+                GNMax.calibrated(
+                    target,
+                    method=method,
+                    labels=count,
+                    overlap=asked.overlap,
+                    teachers=asked.teachers,
+                    classes=asked.classes if method == "label" else None,
+                )
                 for count, target in asked.priced
             ]
             return max(kept, key=lambda one: one.sigma)
 
-        mechanism = calibrated("analytic")
-        words = (
-            f"Gaussian noise of {mechanism.sigma:.3g} votes on each count hides the {asked.overlap} that one record "
-            f"can change (by the DaRRM paper's bound it would be {calibrated('rdp').sigma:.3g})."
-        )
-        return mechanism, words, f"dt.GNMax(sigma={mechanism.sigma!r}, overlap={asked.overlap})"
+        def build() -> tuple[Mechanism, str, str]:
+            mechanism = replace(calibrated(method), calibration=None)
+            words = f"Gaussian noise of {mechanism.sigma:.3g} votes on each count"
+            if method == "label":
+                words += ": as much as the label asks for, which tells less than the counts."
+            else:
+                words += f" hides the {asked.overlap} that one record can change (by the DaRRM paper's bound it would "
+                words += f"be {calibrated('rdp').sigma:.3g})."
+            return mechanism, words, _written(mechanism)
 
-    return [_attempt(asked, "GNMax", build)]
+        return [_attempt(asked, name, build)]
+
+    return family
 
 
 def _of_many(name: str, kind: str) -> Family:
@@ -366,14 +378,8 @@ def _of_many(name: str, kind: str) -> Family:
                 total_target=asked.total_target,
                 prior=asked.prior,
             )
-            words = "Each"
-            if isinstance(mechanism, GNMax):
-                least = ", as little as the label itself asks for" if mechanism.classes else ""
-                words = f"Gaussian noise of {mechanism.sigma:.3g} votes{least}: each"
-                if own_coins and mechanism.classes is None:
-                    known = f"{asked.teachers} teachers, overlap {asked.overlap}"
-                    raise InvalidArgument("teachers", "few, and overlap 1, to look at the label itself", known)
-            words += f" label is {mechanism.guarantee(labels=1, overlap=asked.overlap)} by coins"
+            what = f"Gaussian noise of {mechanism.sigma:.3g} votes: each" if isinstance(mechanism, GNMax) else "Each"
+            words = what + f" label is {mechanism.guarantee(labels=1, overlap=asked.overlap)} by coins"
             words += " alone." if own_coins else ", and the teachers' own privacy adds to that."
             return mechanism, words + _sample_words(mechanism, asked), _written(mechanism)
 
@@ -388,7 +394,7 @@ _OF_TWO: dict[str, Family] = {
     "optimal majority": _optimal_coins,
     "permute-and-flip": _selection("permute-and-flip", PermuteAndFlip),
     "exponential mechanism": _selection("exponential mechanism", ExponentialMechanism),
-    "GNMax": _gaussian,
+    "GNMax": _gaussian("GNMax", "analytic"),
     "DaRRM, whole profile": _whole_profile,
     "DaRRM, one point": _fixed_point,
     "self-bounding noise": _bounded,
@@ -403,8 +409,8 @@ _COINS = {
 _OF_MANY: dict[str, Family] = {
     "noise-free plurality": _noise_free,
     **{name: _of_many(name, kind) for name, kind in _COINS.items()},
-    "GNMax": _gaussian,
-    "GNMax, calibrated on the label": _of_many("GNMax, calibrated on the label", "gnmax"),
+    "GNMax": _gaussian("GNMax", "analytic"),
+    "GNMax, calibrated on the label": _gaussian("GNMax, calibrated on the label", "label"),
     "self-bounding plurality": _bounded,
     "subsampling": _subsampling,
     **{name + TRAINING: _of_many(name + TRAINING, kind) for name, kind in {**_COINS, "GNMax": "gnmax"}.items()},

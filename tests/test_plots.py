@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee
-from darrm_torch.plots import plot_frontier, plot_label_profile, plot_ledger, plot_noise
+from darrm_torch.plots import plot_frontier, plot_label_profile, plot_ledger, plot_noise, plot_plurality
 
 pytest.importorskip("matplotlib")
 
@@ -64,6 +65,66 @@ def test_frontier_rises_with_epsilon() -> None:
         assert np.all(np.diff(lines[name]) > 0)
     best = next(row for row in plan.rows if row.name == "DaRRM, one point")
     assert lines["DaRRM, one point"][1] == pytest.approx(best.agreement, abs=1e-9)
+
+
+def test_plurality_is_drawn_with_its_proof() -> None:
+    """Each point against the votes that have this lead, enumerated; the certificate is in the title."""
+    table = dt.SelfBoundingPlurality(teachers=4, classes=3, allowance=2)
+    prior = dt.PluralityVotes(accuracy=0.5)
+    axes = plot_plurality(table, prior=prior, label="m = 2")
+    rendered(axes)
+    assert "each costs m = 2 teachers, a record touches 4 of 4" in axes.get_title()
+    assert f"margin {table.certificate.margin:.1e}" in axes.get_title()
+    (line,) = axes.get_lines()
+    chances: dict[int, list[float]] = {}
+    for votes in itertools.product(range(3), repeat=4):
+        counts = np.bincount(votes, minlength=3)
+        second, first = np.sort(counts)[1:]
+        weight = 0.5 ** counts[0] * 0.25 ** (4 - counts[0])
+        told = table.label_probabilities(counts[None])[0, counts.argmax()]
+        both = chances.setdefault(int(first - second), [0.0, 0.0])
+        both[0] += weight * told
+        both[1] += weight
+    assert list(line.get_xdata()) == [1, 2, 4]  # no four votes are three ahead; where two tie, either is right
+    assert line.get_ydata() == pytest.approx([chances[lead][0] / chances[lead][1] for lead in (1, 2, 4)])
+    plot_plurality(dt.PermuteAndFlip(epsilon=1.0), teachers=4, classes=3, axes=axes)
+    assert [one.get_text() for one in axes.get_legend().get_texts()] == ["m = 2", "PermuteAndFlip"]
+    assert axes.get_title() == ""
+    for mechanism, words in ((dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=0.5), "By coins alone"),
+                             (dt.NoiseFreeMajority(teachers=3, classes=3), "only through the teachers")):  # fmt: skip
+        assert words in plot_plurality(mechanism).get_title()
+    with pytest.raises(InvalidArgument, match="classes"):
+        plot_plurality(dt.PermuteAndFlip(epsilon=1.0), teachers=4)
+
+
+def test_profile_of_a_label_of_many_classes() -> None:
+    profile = dt.PrivacyProfile.from_guarantee(TEACHER, PrivacyGuarantee(epsilon=0.0, delta=0.03))
+    table = dt.SelfBoundingPlurality(teachers=5, classes=3, allowance=2)
+    axes = plot_label_profile(table, profile, points=9)
+    rendered(axes)
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert set(lines) == {"one label", "one teacher", "5 teachers, outright"}
+    drawn = lines["one label"].get_xydata()
+    drawn = drawn[~np.isnan(drawn[:, 0])]
+    assert len(drawn) > 2
+    for epsilon, delta in drawn:
+        total = dt.total_privacy(teachers=[profile] * 5, mechanism=table, labels=1, delta=delta)
+        assert epsilon == total.epsilon
+    with pytest.raises(InvalidArgument, match="teachers"):
+        plot_label_profile(dt.PermuteAndFlip(epsilon=1.0), TEACHER)
+
+
+def test_frontier_of_three_classes() -> None:
+    target = PrivacyGuarantee(epsilon=0.08, delta=1e-4)
+    plan = dt.plan(teachers=4, classes=3, teacher=TEACHER, overlap=1, label_target=target)
+    axes = plot_frontier(plan, [0.04, 0.08])
+    rendered(axes)
+    assert axes.get_ylabel() == "agreement with the plurality"
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    alone, both = lines["permute-and-flip *"], lines["permute-and-flip + training"]
+    assert np.all(both.get_ydata() > alone.get_ydata())
+    assert both.get_color() == alone.get_color()
+    assert len({line.get_color() for name, line in lines.items() if name.endswith("*")}) >= 4
 
 
 def test_ledger_over_time() -> None:
