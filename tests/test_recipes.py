@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,20 @@ def test_accuracy_of_ten_classes_is_exact() -> None:
     assert ten_classes.label_accuracy(free, counts=counts, truth=torch.tensor([1, 1, 2])) == pytest.approx(
         (0 + 1 + 1 / 3) / 3
     )
+
+
+def test_coins_for_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One label by coins alone: within the target; GNMax looks at its label only where the votes can be listed."""
+    settings = types.SimpleNamespace(teachers=3, delta=1e-5)
+    mechanisms = ten_classes.vote_mechanisms(settings, 0.5)
+    assert list(mechanisms) == list(ten_classes.PLAIN_TITLES)
+    for name, mechanism in mechanisms.items():
+        promise = mechanism.guarantee(delta=1e-5 if name.startswith("gnmax") else None)
+        assert promise.epsilon <= 0.5
+        assert promise.delta == (1e-5 if name.startswith("gnmax") else 0)
+    assert mechanisms["gnmax-label"].sigma < mechanisms["gnmax-exact"].sigma < mechanisms["gnmax-rdp"].sigma
+    monkeypatch.setattr(ten_classes, "LISTED", 2)  # three votes have three histograms
+    assert set(mechanisms) - set(ten_classes.vote_mechanisms(settings, 0.5)) == {"gnmax-label"}
 
 
 SMALL_TEN = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
