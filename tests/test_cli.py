@@ -115,6 +115,29 @@ def test_plan_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixtu
     assert (told["costs"], told["teachers_needed"]) == (None, None)
 
 
+@pytest.mark.slow
+def test_plan_of_ten_classes_is_quick_and_fits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without teachers it also says what they would need to be; less than 5 s of a free core."""
+    arguments = ("plan", "--classes", "10", "--teachers", "11", "--label-target", "0.3,1e-4")
+    before = time.process_time()
+    text = said(capsys, *arguments, "--overlap", "1")
+    assert time.process_time() - before < 5
+    assert max(map(len, text.splitlines())) < 80
+    assert "Recommendation: vote-private table." in text
+    assert "the teachers would need to be" in text
+
+
+def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", "--classes", "3", "--teachers", "5", "--teacher", "0.1,1e-6", "--label-target", "0.2,1e-4")
+    told = json.loads(said(capsys, *arguments, "--prior", "plurality:0.6,4", "--json"))
+    expected = dt.plan(
+        teachers=5, classes=3, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-6),
+        label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4), prior=dt.PluralityVotes(accuracy=0.6, concentration=4),
+    )  # fmt: skip
+    assert told | expected.to_dict() == told
+    assert told["classes"] == 3
+
+
 def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     arguments = ("plan", "--teachers", "5", "--teacher", "0.1", "--label-target", "0.1", "--agreement", "0.9")
@@ -322,6 +345,11 @@ MISTAKES = [
     (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
     (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
     (("plan", "--teachers", "11"), "--label-target must be given"),
+    ((*PLAN, "0.1", "--classes", "1"), "--classes must be an integer >= 2, got 1"),
+    ((*PLAN, "0.1", "--classes", "ten"), "--classes must be an integer, got 'ten'"),
+    ((*PLAN, "0.1", "--classes", "10", "--prior", "beta:2,3"), "--prior must be plurality:ACCURACY[,CONCENTRATION]"),
+    ((*PLAN, "0.1", "--prior", "plurality:0.7"), "--prior must be independent:MEAN"),
+    ((*PLAN, "0.1", "--classes", "10", "--prior", "plurality:0.01"), "accuracy must be at least 1/10"),
     ((*PLAN, "little"), "--label-target: must be EPSILON,DELTA such as 0.1,1e-4"),
     ((*PLAN, "0.1,2"), "delta must be a number in [0, 1], got 2.0"),
     ((*PLAN, "inf,1e-5"), "--label-target.epsilon must be"),
