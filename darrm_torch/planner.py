@@ -105,8 +105,10 @@ class Plan(Question):
         wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
         found: dict[str, float] = {}
         for name, build in families(self.classes).items():
-            # What counts training, too, is of interest only below what it costs without noise, the first.
-            most = min(found.values(), default=math.inf) if name.endswith(TRAINING) else math.inf
+            most = math.inf
+            if name.endswith(TRAINING):  # of interest only where it is cheaper than no noise, and than coins alone
+                rivals = (f"noise-free {self.winner}", name.removesuffix(TRAINING))
+                most = min(found.get(rival, math.inf) for rival in rivals) * 0.999
             cost = self._least_epsilon(build, wanted, most)
             each(name)
             if cost is not None:

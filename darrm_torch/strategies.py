@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .candidates import expected_agreement, strongest_mechanism
-from .errors import DarrmError, InvalidArgument
+from .errors import DarrmError, InvalidArgument, check_integer
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .mechanisms import (
     DaRRM,
@@ -346,6 +346,8 @@ def _gaussian(name: str, method: str) -> Family:
             return max(kept, key=lambda one: one.sigma)
 
         def build() -> tuple[Mechanism, str, str]:
+            if method == "label":
+                check_integer("overlap", asked.overlap, low=1, high=1, cure="Else only the counts are looked at.")
             mechanism = replace(calibrated(method), calibration=None)
             words = f"Gaussian noise of {mechanism.sigma:.3g} votes on each count"
             if method == "label":
