@@ -188,12 +188,19 @@ def _step(numbers: Numbers, pair: tuple[Any, Any]) -> Numbers:
     return moved
 
 
+def _joined(numbers: Numbers, pair: tuple[Any, Any], most: int) -> Iterator[Numbers]:
+    """After 0, 1, .., most further teachers."""
+    yield numbers
+    for _ in range(most):
+        numbers = _step(numbers, pair)
+        yield numbers
+
+
 def _powers(numbers: Numbers, pair: tuple[Any, Any], most: int) -> Numbers:
-    """0, 1, .., most further teachers: a new axis before the last; what does not exist is zero."""
+    """:func:`_joined` as a new axis before the last; what does not exist is zero."""
     powers = np.zeros((*numbers.shape[:-1], most + 1, numbers.shape[-1]), dtype=numbers.dtype)
-    for n in range(most + 1):
-        powers[..., n, : numbers.shape[-1]] = numbers
-        numbers = _step(numbers, pair) if n < most else numbers
+    for n, joined in enumerate(_joined(numbers, pair, most)):
+        powers[..., n, : joined.shape[-1]] = joined
     return powers
 
 
@@ -296,18 +303,18 @@ def _search_chain(
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     first, last = corners[0], corners[-1]
-    ones, some = np.arange(spare + 1), np.arange(overlap + 1)
+    ones = np.arange(spare + 1)
     # Here the teachers at the last corner all vote 1; there those at the first all vote 0.
-    here = _powers(start, arithmetic.pair(first.here), overlap)[some, ones[:, None] + overlap - some]
-    there = _powers(start, arithmetic.pair(last.there), overlap)[some, ones[:, None]]
+    firsts = enumerate(_joined(start, arithmetic.pair(first.here), overlap))
+    here = np.stack([numbers[ones + overlap - n] for n, numbers in firsts], axis=1)
+    there = np.stack([numbers[ones] for numbers in _joined(start, arithmetic.pair(last.there), overlap)], axis=1)
     steps = [
         (arithmetic.pair((1 - corner.here) / (1 - first.here)), arithmetic.pair(corner.there / last.there))
         for corner in corners[1:-1]
     ]
     begin = _Block(here[:, None], there[:, None], np.full(spare + 1, overlap), ones[:, None])
     for block in _walk_all(steps, begin, len(law) - 1):
-        firsts = np.arange(int(block.left.max()) + 1)
-        lasts = block.left[:, None] - firsts
+        lasts = block.left[:, None] - np.arange(int(block.left.max()) + 1)
         loss = arithmetic.upper(block.here[:, 0])
         loss -= growth * arithmetic.lower(np.take_along_axis(block.there[:, 0], np.maximum(lasts, 0), axis=1))
         loss[lasts < 0] = -np.inf
