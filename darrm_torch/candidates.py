@@ -29,7 +29,7 @@ from .mechanisms import (
     VotePrivatePlurality,
 )
 from .mechanisms.gaussian import pure_composition
-from .noise import NoiseFunction, self_bounding_noise, subsampling_noise
+from .noise import self_bounding_noise, subsampling_noise
 from .plurality import VAGUE_VOTES, IntArray, PluralityPrior, check_plurality_prior, standings, votes_within
 from .priors import FloatArray
 from .totals import PricedMechanism, TotalPrivacy, total_privacy
@@ -398,28 +398,35 @@ def _subsampling(asked: _Asked) -> Mechanism:
     if asked.classes > 2:
         raise InvalidArgument("classes", "two for subsampling", asked.classes, "Take self-bounding noise.")
 
-    def made(sample: int) -> tuple[NoiseFunction, float]:
+    def made(sample: int) -> DaRRM:
         noise = subsampling_noise(teachers=asked.teachers, allowance=sample)
-        return noise, self_bounding_allowance(noise.gamma, teachers=asked.teachers, overlap=asked.overlap)
+        cost = self_bounding_allowance(noise.gamma, teachers=asked.teachers, overlap=asked.overlap)
+        proof = certify_self_bounding(noise.gamma, overlap=asked.overlap, allowance=cost)
+        return DaRRM(replace(noise, certificate=proof))
 
     def too_dear(sample: int) -> bool:
-        _, cost = made(sample)
-        return not asked.keeps(_Priced(allowance=cost)) if asked.allowance is None else cost > asked.allowance
+        mechanism = made(sample)
+        if asked.allowance is None:
+            return not asked.keeps(mechanism)
+        return bool(mechanism.certificate.allowance > asked.allowance)
 
     samples = range(1, asked.teachers + 1, 2)
     fitting = bisect.bisect_left(samples, True, key=too_dear)
     if not fitting:
         raise asked.unmet()
-    noise, cost = made(samples[fitting - 1])
-    return DaRRM(replace(noise, certificate=certify_self_bounding(noise.gamma, overlap=asked.overlap, allowance=cost)))
+    return made(samples[fitting - 1])
 
 
 def _self_bounding(asked: _Asked) -> Mechanism:
     allowance = asked.allowance
-    if allowance is None:
-        allowance = asked.strongest(lambda m: _Priced(allowance=m), 1e-3, float(asked.overlap))
     if asked.classes == 2:
-        return DaRRM(self_bounding_noise(teachers=asked.teachers, allowance=allowance, overlap=asked.overlap))
+
+        def make(m: float) -> DaRRM:
+            return DaRRM(self_bounding_noise(teachers=asked.teachers, allowance=m, overlap=asked.overlap))
+
+        return make(asked.strongest(make, 1e-3, float(asked.overlap)) if allowance is None else allowance)
+    if allowance is None:  # a table takes long to make: priced by its allowance alone
+        allowance = asked.strongest(lambda m: _Priced(allowance=m), 1e-3, float(asked.overlap))
     return SelfBoundingPlurality(
         teachers=asked.teachers,
         classes=asked.classes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
@@ -351,7 +352,7 @@ class PrivateMajorityEnsemble(nn.Module):
             f"One label is {label.guarantee}, by {label.route.name}. {label.route.words}",
         ]
         if total is not None:
-            others = [r for r in total.routes if r.applies and r is not total.route]
+            others = [r for r in total.routes if r.applies and r is not total.route and math.isfinite(r.epsilon)]
             paragraphs.append(
                 f"All {given} labels together are {total.guarantee}, by {total.route.name}. {total.route.words}"
                 + "".join(f" By {other.name} it would be {shown(other.epsilon)}." for other in others)

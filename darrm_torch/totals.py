@@ -260,10 +260,11 @@ def _own_coins(touched: int, mechanism: PricedMechanism, labels: int, delta: flo
     promise = mechanism.guarantee(labels=labels, delta=delta, overlap=touched)
     if promise is None:
         return _excluded(name, "Its coins protect nothing by themselves.")
+    what = "a label" if labels == 1 else f"{labels} labels"
     return PrivacyRoute(
         name=name,
         epsilon=_profile(promise).epsilon(delta),
-        words=f"The noise on the votes protects {labels} label(s) whatever the teachers are.",
+        words=f"The noise on the votes protects {what} whatever the teachers are.",
     )
 
 

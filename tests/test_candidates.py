@@ -186,6 +186,18 @@ def test_the_strongest_of_a_kind_keeps_its_targets(
         assert total.epsilon >= 0.99 * target.epsilon
 
 
+def test_every_route_counts_for_self_bounding_noise() -> None:
+    """For many labels its coins, seen through the teachers' training, prove more than its allowance."""
+    teacher = PrivacyProfile.from_dp_sgd([(4.0, 0.1, 40)])
+    target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
+    mechanism = strongest_mechanism(
+        "self-bounding", teachers=11, classes=2, teacher=teacher, overlap=1, labels=200, total_target=target
+    )
+    total = total_privacy(teachers=[teacher] * 11, overlap=1, mechanism=mechanism, labels=200, delta=target.delta)
+    assert 0.99 * target.epsilon <= total.epsilon <= target.epsilon
+    assert total.route.name != "self-bounding noise"
+
+
 def test_subsampling_asks_the_largest_sample_that_fits() -> None:
     for allowance, sample in ((1, 1), (1.99, 1), (2, 3), (2.5, 3), (3, 5), (6, 11), (20, 11)):
         mechanism = strongest_mechanism("subsampling", teachers=11, classes=2, allowance=allowance)
@@ -204,7 +216,7 @@ def test_subsampling_asks_the_largest_sample_that_fits() -> None:
         ("gnmax", {"allowance": 1}, "allowance must be given without targets"),
         ("self-bounding", {"allowance": 1, "label_target": TARGET}, "allowance must be given without targets"),
         ("self-bounding", {"allowance": math.nan}, "allowance must be a number"),
-        ("self-bounding", {"label_target": TARGET}, "label_target must be one that some strength"),
+        ("subsampling", {"label_target": TARGET}, "label_target must be one that some strength"),
         ("subsampling", {"teacher": POINT, "total_target": POINT, "labels": 2}, "total_target must be one that some"),
         ("subsampling", {"allowance": 0.5}, "allowance must be one that some"),
         ("gnmax", {"label_target": PrivacyGuarantee(epsilon=1.0)}, "label_target must be one that some strength"),
