@@ -9,7 +9,7 @@ from typing import Any
 FULL: dict[str, dict[str, Any]] = {
     "imports": {"repeat": 5, "torch": True},
     "solver": {"sizes": (11, 41, 101, 301, 1001), "repeat": 3, "enumerated": (5, 7, 9, 11)},
-    "oracle": {"sizes": (11, 41, 101, 301, 1001), "repeat": 5},
+    "oracle": {"sizes": (11, 41, 101, 301, 1001, 3001, 10_001), "repeat": 5},
     "certificate": {"sizes": (11, 41, 101, 301, 1001), "repeat": 3},
     "ledger": {"labels": 100_000, "batch": 1000, "processes": 2},
     "labelling": {"items": 1_000_000, "images": 10_000, "repeat": 3},
@@ -85,7 +85,7 @@ BOUNDS: tuple[Bound, ...] = (
             at_most=1.5,
             sizes=_sizes(teachers),
         )
-        for teachers in (41, 101, 301, 1001)
+        for teachers in (41, 101, 301, 1001, 3001, 10_001)
     ),
     *(
         Bound(

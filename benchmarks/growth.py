@@ -9,7 +9,7 @@ from .oracle import compositions
 
 
 def plot(results: dict[str, list[Record]], file: Path) -> None:
-    """Write it; the count of compositions is drawn to the scale of the solver's largest case."""
+    """Write it; the count of compositions is drawn to the scale of the largest case of the first line."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -23,9 +23,9 @@ def plot(results: dict[str, list[Record]], file: Path) -> None:
         "oracle, one look, r = 2": [r for r in results.get("oracle", []) if r["overlap"] == 2],
     }
     lines = {name: records for name, records in lines.items() if records}
-    sizes = [record["teachers"] for record in next(iter(lines.values()))]
-    top = max(record["seconds"] for record in next(iter(lines.values())))
-    counts = [compositions(teachers, overlap=teachers, corners=3) for teachers in sizes]
+    sizes = sorted({record["teachers"] for records in lines.values() for record in records})
+    counts = {teachers: compositions(teachers, overlap=teachers, corners=3) for teachers in sizes}
+    largest = next(iter(lines.values()))[-1]
     figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
     colours = ["#0072B2", "#009E73", "#E69F00", "#CC79A7"]
     for (name, records), colour, marker in zip(lines.items(), colours, "osD^", strict=False):
@@ -34,7 +34,7 @@ def plot(results: dict[str, list[Record]], file: Path) -> None:
         )
     axes.plot(
         sizes,
-        [top * count / counts[-1] for count in counts],
+        [largest["seconds"] * counts[teachers] / counts[largest["teachers"]] for teachers in sizes],
         "--",
         color="black",
         label="count of compositions (scaled)",

@@ -1,8 +1,8 @@
 """The exact worst case of one noise function: seconds against how many compositions of corners there are.
 
 On the chain of a monotone noise function each composition takes one number here and one there, so with r = K the work
-is the count of compositions; below K = 1,000 the time is mostly that of K calls of numpy, which the ratio to the size
-before shows as numbers far below 1.
+is the count of compositions. Below K = 3,000 most of the time is that of K rounds of calls to numpy, so a composition
+takes less time the more there are: the ratio to the size before is below 1.
 """
 
 from __future__ import annotations

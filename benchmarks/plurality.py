@@ -1,6 +1,8 @@
 """How fast the tables for many classes are found and checked, and how often they tell the true class.
 
-Each case runs in a process of its own, on one thread, after a warm-up.
+C classes, K teachers (or a sample of s of them), a label that costs m teachers. "Accuracy at a": how often a label is
+the true class when each vote is so with chance a, the others equally likely. Each case runs in a process of its own, on
+one thread, after a warm-up.
 """
 
 from __future__ import annotations

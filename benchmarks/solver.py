@@ -7,7 +7,7 @@ the constraints that it named; "compositions" are all that there are.
 writing down every multiset of the 8 corners and giving all rows to scipy's linprog. How much faster this is depends on
 how the rows are written, so three ways are measured. "Library": one multiset after another, with scipy's Poisson
 binomial, as one writes it down first (and as the paper's authors did). "Loop": the same with lean arithmetic of our
-own. "Vectorised": all multisets in one array; at K = 11 little is won against that, and linprog itself takes most of
+own. "Vectorised": all multisets in one array; at K = 11 little is won against that, and linprog itself takes half of
 the time. What is won grows with K: there are C(K + 7, 7) rows, 31,824 at K = 11, but 73,629,072 at K = 41 (12 GB),
 where "K=41 free" is solved here.
 """
