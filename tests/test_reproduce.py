@@ -106,7 +106,7 @@ def test_differences_are_told_with_their_numbers() -> None:
     votes = {1: labels.Votes(private=np.zeros((1, 2)), plain=np.zeros((1, 2)), truth=np.zeros(1), single=(0.93, 0.97))}
     exact = {1: {"noise-free majority": [0.95, 0.97]}, 5: {"gamma_opt": [0.9]}}
     rows = [(5, 100, "gamma_opt", "0.900 (0.030)", "0.97 (0.01)", -0.07, False), (5, 50, "GNMax", "", "", 0.0, True)]
-    notes = labels.reading(rows + rows[1:] * 4, exact, votes)
+    notes = labels.reading("fashion-mnist", rows + rows[1:] * 4, exact, votes)
     assert any("3 of 4 entries are within" in note and "5 of 6" in note for note in notes)
     (outside,) = [note for note in notes if note.startswith("Outside")]
     assert "m = 5, 100 labels, gamma_opt: 0.900 (0.030) here, 0.97 (0.01) in the paper" in outside
