@@ -209,8 +209,10 @@ class Plan(Question):
                 "* Rests on the mechanism's own coins alone, another assumption: the teachers may be trained without "
                 "privacy (and are then often better), but must themselves stay secret for ever."
             ),
-            "",
         ]
+        if any(row.name.endswith(TRAINING) for row in self.rows):
+            lines.append(_wrapped(f"{TRAINING.strip()}: rests on the coins and on the teachers' training together."))
+        lines.append("")
         if self.best is None:
             lines.append(_wrapped("Recommendation: none of these keeps the target. Reasons:"))
         else:
@@ -352,7 +354,8 @@ def _profile(teacher: Any, count: int) -> PrivacyProfile:
 def _solved(asked: Plan, each: Callable[[str], None] = lambda name: None) -> Plan:
     rows: list[Strategy] = []
     for kind, build in families(asked.classes).items():
-        rows += build(asked)
+        if not (kind.endswith(TRAINING) and rows[0].meets):  # where no noise is needed, nobody asks for the best
+            rows += build(asked)
         each(kind)
     rows = [row for row in rows if not row.name.endswith(TRAINING) or _gains(row, rows)]
     order = sorted(rows, key=lambda row: (not row.meets, row.agreement is None, -round(row.agreement or 0.0, 3)))
@@ -378,11 +381,9 @@ def _solved(asked: Plan, each: Callable[[str], None] = lambda name: None) -> Pla
 
 def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
     """Whether it is worth a row that the teachers' training counts, too: the coins alone agree less often."""
-    if rows[0].meets or not row.meets:
-        return False
     alone = row.name.removesuffix(TRAINING)
     known = [one.agreement or 0.0 for one in rows if one.own_coins and one.name.startswith(alone)]
-    return round(row.agreement or 0.0, 3) > round(max(known), 3)
+    return row.meets and round(row.agreement or 0.0, 3) > round(max(known), 3)
 
 
 def _agrees(row: Strategy, agreement: float) -> bool:

@@ -92,8 +92,8 @@ class Strategy:
 
     Attributes:
         name: a short name.
-        own_coins: the coins of the mechanism protect by themselves, whatever the teachers are; otherwise all privacy
-            rests on the teachers' private training.
+        own_coins: the coins of the mechanism protect by themselves, whatever the teachers are; otherwise privacy rests
+            on the teachers' private training, alone or together with the coins.
         mechanism: ready to use, as strong as the target allows; None where there is none.
         voters: how many of the teachers vote.
         label, total: what is proven of one label, and of all; None without a mechanism.

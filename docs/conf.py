@@ -32,7 +32,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|pathlib|os|typing|abc)\..*")
 ]
 # Names inside the library that docstrings mention and users do not need.
-_INNER = "FloatArray LabelProfile PricedMechanism Standings gamma_digest smooth_release_renyi"
+_INNER = "FloatArray LabelProfile PricedMechanism Standings VoteTable gamma_digest smooth_release_renyi"
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.\w+\.)?{name}") for name in _INNER.split()]
 
 html_theme = "furo"
