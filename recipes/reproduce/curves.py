@@ -161,7 +161,7 @@ def oddities(settings: Sequence[Setting], functions: Mapping[str, Mapping[str, d
         if np.any(np.diff(half) < -1e-6):
             told = float(prior.lead_weights(setting.teachers) @ half) / 2
             lost = setting.best(shape="monotone").expected_error(prior)[0] - free.expected_error(prior)[0]
-            losses[setting.panel] = f"{lost / told:.2%}"
+            losses[setting.panel] = f"{100 * lost / told:.1g}%"
     if not losses:
         return []
     return [

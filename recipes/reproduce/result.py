@@ -10,6 +10,22 @@ from typing import Any
 
 from ..experiment import write_whole
 
+HEAD = """# The paper's figures and tables, reproduced
+
+Made by `python -m recipes.reproduce`; `make reproduce`. The paper: Jiang, Zhang, Joshi, "Optimized Tradeoffs for
+Private Prediction with Majority Ensembling", TMLR 2024.
+
+K teachers, each (epsilon, Delta)-DP as a trained model, vote 0 or 1. A label is their majority with probability
+gamma(l) when l of them vote 1, otherwise a fair coin. It may cost what m teachers cost, (m epsilon, m Delta) or as
+stated. Epsilons are in nats. Which gamma:
+
+- gamma_opt: the best that keeps this guarantee;
+- gamma_Sub: the majority of m teachers drawn at random; gamma_DSub: of 2m - 1, for pure guarantees;
+- gamma_const: the same for every l (randomized response).
+
+GNMax instead adds Gaussian noise to the votes of teachers without privacy of their own.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
@@ -77,6 +93,5 @@ class Result:
 def write_report(folder: Path, names: Sequence[str]) -> Path:
     """One report of all experiments in ``names`` that ``folder`` holds."""
     sections = [file.read_text() for name in names if (file := folder / f"{name}.md").exists()]
-    head = "# The paper's figures and tables, reproduced\n\nMade by `python -m recipes.reproduce`; `make reproduce`.\n"
-    write_whole(folder / "report.md", "\n".join([head, *sections]))
+    write_whole(folder / "report.md", "\n".join([HEAD, *sections]))
     return folder / "report.md"
