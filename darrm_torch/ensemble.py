@@ -124,7 +124,8 @@ class PrivateMajorityEnsemble(nn.Module):
             models: K trained teachers, in whatever wrapping Opacus left them.
             engines: what :func:`~darrm_torch.read_privacy` reads, one for each teacher: its ``PrivacyEngine``, its
                 accountant, or a file or history of it.
-            delta: the Delta at which the accountants are asked for their epsilon.
+            delta: the Delta at which the accountants are asked for their epsilon. The total is stated at the delta of
+                the ledger's budget, if it has one, else at that of one label.
             allowance: m; one label is (m epsilon, m Delta)-DP, where epsilon is the largest of the teachers'.
             target: the guarantee of one label, instead of ``allowance``.
             overlap: r, how many teachers' training sets one record can be in; ``None``: all K.
@@ -189,7 +190,11 @@ class PrivateMajorityEnsemble(nn.Module):
             if use == "profile" and overlap == 1:
                 teacher += (point,)  # one teacher's promise is then the whole cost: at m = 1 it leaves no noise
             mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, each=each))
-        total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
+        budget = None if ledger is None else ledger.budget
+        if budget is not None:
+            total_delta = budget.delta
+        else:
+            total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(
             models,
             mechanism,

@@ -313,6 +313,17 @@ def test_the_whole_profile_needs_less_noise_than_one_point(
     assert profile.noise.expected_error(prior)[0] < point.noise.expected_error(prior)[0] - 0.01
 
 
+def test_from_opacus_states_totals_where_the_budget_is(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ledger = dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=50.0, delta=1e-4))
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0, ledger=ledger)
+    assert ensemble.delta == 1e-4
+    assert ensemble(torch.rand(3, 4)).shape == (3,)  # at 2e-3 no label would be within the budget
+    assert dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0).delta == 2e-3
+
+
 def test_from_opacus_self_bounding_adds_up(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
     _, models, engines = zip(*trained, strict=True)
     ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, noise="self-bounding")
