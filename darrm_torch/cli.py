@@ -571,6 +571,8 @@ def _ensemble(chosen: Any, inputs: Any) -> Any:
     accountants: list[Path] | None = None
     if chosen.accountants is not None:
         accountants = [_existing("--accountants", path) for path in chosen.accountants]
+        if len(accountants) != len(paths):
+            raise InvalidArgument("--accountants", f"one for each of {len(paths)} models", len(accountants))
     elif kind in _WITH_TEACHERS:
         if chosen.build is None:
             raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
