@@ -14,7 +14,8 @@ so all counts are walked once, vectorised over c. On the region's upper chain, w
 q, a walk needs one number for each way to place the teachers, see :func:`_search_chain`.
 
 Rounding: every number is a sum of products of non-negative numbers, each known to relative accuracy u = 2^-53, and each
-step adds at most three roundings; so E_p[q] is known to relative accuracy (3 r + a few) u however small it is, and
+step adds at most three roundings. There is one step for each affected teacher, and on the chain a second one for a
+teacher whose coin put it at an end; so E_p[q] is known to relative accuracy (6 r + a few) u however small it is, and
 the losses given out have that allowance added. In rigorous mode the walk runs in ball arithmetic instead.
 """
 
@@ -121,10 +122,10 @@ def worst_losses(
 
 
 class _Floats:
-    """Double precision; the allowance for rounding is (3 r + 12) u, relative (see the module's docstring)."""
+    """Double precision; the allowance for rounding is (6 r + 12) u, relative (see the module's docstring)."""
 
     def __init__(self, overlap: int) -> None:
-        self._slack = (3 * overlap + 12) * 2.0**-53
+        self._slack = (6 * overlap + 12) * 2.0**-53
 
     def context(self) -> AbstractContextManager[Any]:
         return nullcontext()
