@@ -193,12 +193,12 @@ def train_teachers(
     if workers is None:
         workers = 1 if device.startswith("cuda") else len(os.sched_getaffinity(0))
     context = prepare_workers()
-    counter = context.Value("q", 0)
+    counter, stop = context.Value("q", 0), context.Value("b", 0, lock=False)
     bar = tqdm(total=steps * len(missing), desc=f"{name}s", unit="step", disable=not progress, dynamic_ncols=True)
     with (
         bar,
         ProcessPoolExecutor(
-            min(workers, len(missing)), mp_context=context, initializer=_start_worker, initargs=(counter,)
+            min(workers, len(missing)), mp_context=context, initializer=_start_worker, initargs=(counter, stop)
         ) as pool,
     ):
         # What is left when every worker has had the same number shares the cores, once they are free.
@@ -218,6 +218,7 @@ def train_teachers(
                     for future in done:
                         future.result()
         except BaseException:
+            stop.value = 1  # or else a teacher on its way would be written later, over one of the next attempt
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return files
@@ -285,11 +286,12 @@ def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:
 
 
 _counter: Any = None
+_stop: Any = None
 
 
-def _start_worker(counter: Any) -> None:
-    global _counter
-    _counter = counter
+def _start_worker(counter: Any, stop: Any) -> None:
+    global _counter, _stop
+    _counter, _stop = counter, stop
     parent = multiprocessing.parent_process()
     if parent is not None:  # a killed parent must not leave its workers behind
         watch = threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True)
@@ -329,6 +331,8 @@ def _train_one(
 
 
 def _count_step() -> None:
+    if _stop.value:
+        os._exit(1)
     with _counter.get_lock():
         _counter.value += 1
 

@@ -268,7 +268,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_killed_run_leaves_no_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_stopped_run_leaves_no_workers(tmp_path: Path, how: signal.Signals) -> None:
+    """Which would replace a teacher that the next attempt has trained, and asked, meanwhile."""
     script = tmp_path / "train.py"
     script.write_text(TRAINS_FOR_MINUTES)
     process = subprocess.Popen([sys.executable, "-W", "ignore", script, tmp_path / "run"], start_new_session=True)
@@ -277,8 +279,8 @@ def test_a_killed_run_leaves_no_workers(tmp_path: Path) -> None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(how)
+    process.wait(timeout=60)
     deadline = time.monotonic() + 20
     while members(process.pid) and time.monotonic() < deadline:
         time.sleep(0.2)
