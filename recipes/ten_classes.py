@@ -244,8 +244,8 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         if chosen.total_privacy(labels=labels, delta=settings.total_delta).route.name == "self-bounding noise"
     ]
     return [
-        f"Labels of self-bounding noise add up; at m = {settings.allowance:g} that proves most for "
-        f"{f'up to {adding[-1]}' if adding else 'none'} of them. Beyond, no more is revealed than by all teachers.",
+        f"Labels of self-bounding noise add up. At m = {settings.allowance:g} that proves most for "
+        f"{f'{adding[-1]} label(s)' if adding else 'no number of labels'}; more reveal no more than all teachers do.",
         f"For these shards themselves (r = 1) all labels of a noise-free plurality of the private teachers are "
         f"{outright.guarantee}, however many are asked. Add noise only where one label must cost less than that, or "
         "where a record may touch many teachers.",
