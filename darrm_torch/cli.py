@@ -25,11 +25,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import jsonargparse
 
-from .errors import BudgetExceeded, DarrmError, InvalidArgument, PrivacyViolation, UnprovenPrivacy
+from .errors import (
+    BudgetExceeded,
+    DarrmError,
+    InvalidArgument,
+    LedgerError,
+    PrivacyViolation,
+    UnprovenPrivacy,
+    check_integer,
+    check_number,
+)
 
 # What takes long to import is imported by the command that needs it.
 if TYPE_CHECKING:
     from .guarantees import PrivacyGuarantee, PrivacyProfile
+    from .ledger import PrivacyLedger
     from .noise import NoiseFunction
     from .plurality import PluralityVotes
     from .priors import Prior
@@ -41,6 +51,10 @@ _REFUSED = (PrivacyViolation, UnprovenPrivacy, BudgetExceeded)
 
 class _Parser(jsonargparse.ArgumentParser):
     """Says what is wrong in one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # -0.1,1e-4 is a value, if a wrong one, and no option
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise _UsageError(_in_words(_one_line(message), self)) from None
@@ -106,6 +120,15 @@ def _read_guarantee(text: str) -> PrivacyGuarantee:
         raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4: {error}") from None
 
 
+def _rate(text: str) -> float:
+    from fractions import Fraction
+
+    try:
+        return float(Fraction(str(text)))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise argparse.ArgumentTypeError(f"must be a number or a fraction such as 1/35, got {text!r}") from None
+
+
 def _prior(text: str) -> str:
     _read_prior(text)
     return text
@@ -157,18 +180,56 @@ def _teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyPr
         return _read_guarantee(chosen.teacher)
     if getattr(chosen, "teachers_folder", None) is None:
         return None
-    from .opacus import read_privacy
+    from .opacus import read_teachers
 
-    profiles: tuple[PrivacyProfile, ...] = read_privacy(_existing("--teachers-folder", chosen.teachers_folder))
-    if len(profiles) != chosen.teachers:
-        raise InvalidArgument("--teachers", f"{len(profiles)}, as many as are in the folder", chosen.teachers)
-    return profiles
+    with _named("--teachers-folder"):
+        return read_teachers(_teacher_files("--teachers-folder", chosen.teachers_folder))
+
+
+def _teacher_files(name: str, path: str) -> list[Path]:
+    """What lies in a folder of teachers, or in that of its run."""
+    folder = _existing(name, path)
+    files, below = (sorted(place.glob("teacher-*.pt")) for place in (folder, folder / "teachers"))
+    if not files:
+        cure = f"Did you mean {folder / 'teachers'}?" if below else "It holds none."
+        raise InvalidArgument(name, "a folder with teacher-*.pt files", path, cure)
+    return files
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Says where a file was given that the library cannot read."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.name != "source":
+            raise
+        raise InvalidArgument(name, error.expected, error.got, error.cure) from None
 
 
 def _existing(name: str, path: str) -> Path:
     if not Path(path).exists():
         raise InvalidArgument(name, "a file or folder that exists", path, "Check the spelling.")
     return Path(path)
+
+
+def _check_places(chosen: Any) -> None:
+    """Before any work: what can be known of the files that will be written."""
+    for option in ("out", "plot", "ledger"):
+        path = chosen.get(option)
+        if path is None:
+            continue
+        goal = Path(path)
+        if goal.is_dir():
+            raise InvalidArgument(_option(option), "a file", path, "This is a folder.")
+        if not goal.parent.is_dir() or not os.access(goal.parent, os.W_OK | os.X_OK):
+            reason = "It may not be written to." if goal.parent.is_dir() else "There is no such folder."
+            raise InvalidArgument(_option(option), "a file in a folder that can be written to", path, reason)
+
+
+def _check_ending(name: str, path: str, *endings: str) -> None:
+    if Path(path).suffix not in endings:
+        raise InvalidArgument(name, f"a file that ends in {' or '.join(endings)}", path)
 
 
 @contextlib.contextmanager
@@ -197,10 +258,19 @@ def _umask() -> int:
     return mask
 
 
+def _check_figure(path: str | None) -> None:
+    """Before any work: that a figure can be drawn and has a known ending."""
+    if path is None:
+        return
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        cure = "pip install 'darrm-torch[plots]'"
+        raise InvalidArgument("--plot", "used where matplotlib is installed", "no matplotlib", cure) from None
+    _check_ending("--plot", path, *(f".{ending}" for ending in sorted(FigureCanvasBase.filetypes)))
+
+
 def _save_figure(axes: Any, path: str) -> None:
-    known = axes.figure.canvas.get_supported_filetypes()
-    if Path(path).suffix[1:] not in known:
-        raise InvalidArgument("--plot", f"a file that ends in one of {', '.join(sorted(known))}", path)
     with _whole("--plot", path) as beside:
         axes.figure.savefig(beside)
 
@@ -234,7 +304,7 @@ def _add_teacher(parser: Any) -> None:
     group = parser.add_argument_group("what each teacher promises")
     group.add_argument("--teacher", type=_guarantee, metavar="EPS,DELTA", help="as one guarantee")
     group.add_argument("--noise-multiplier", type=float, metavar="S", help="as DP-SGD: noise")
-    group.add_argument("--sample-rate", type=float, metavar="Q", help="as DP-SGD: chance of a record in a batch")
+    group.add_argument("--sample-rate", type=_rate, metavar="Q", help="as DP-SGD: chance of a record, such as 1/35")
     group.add_argument("--steps", type=int, metavar="N", help="as DP-SGD: steps")
 
 
@@ -250,7 +320,7 @@ def _add_common(parser: Any) -> None:
 
 
 def _plan_parser(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="how many")
+    parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
     _add_teacher(parser)
     parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
     _add_common(parser)
@@ -267,11 +337,27 @@ def _plan_parser(parser: Any) -> None:
 
 
 def _plan(chosen: Any) -> int:
+    from .certificate import check_overlap
     from .guarantees import shown
     from .planner import plan
     from .plurality import PluralityVotes
     from .strategies import families
 
+    if chosen.label_target is None and chosen.total_target is None:
+        raise _UsageError("no target: give --label-target EPS,DELTA or --total-target EPS,DELTA")
+    if chosen.teachers_folder is not None:
+        count = len(_teacher_files("--teachers-folder", chosen.teachers_folder))
+        if chosen.teachers not in (None, count):
+            raise InvalidArgument("--teachers", f"left out, or {count}, as many as are in the folder", chosen.teachers)
+        chosen.teachers = count
+    if chosen.teachers is None:
+        raise _UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
+    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
+    check_overlap(chosen.overlap, chosen.teachers)
+    check_integer("--labels", chosen.labels, low=1)
+    if chosen.agreement is not None:
+        check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
+    _check_figure(chosen.plot)
     prior, many = None if chosen.prior is None else _read_prior(chosen.prior), chosen.classes > 2
     if prior is not None and isinstance(prior, PluralityVotes) != many:
         raise InvalidArgument("--prior", f"{_OF_MANY if many else _OF_TWO} with {chosen.classes} classes", chosen.prior)
@@ -343,6 +429,8 @@ def _noise(chosen: Any) -> int:
         raise InvalidArgument(
             "--target", "given, or else --allowance", "neither" if chosen.target is None else "both", "Give one."
         )
+    check_integer("--teachers", chosen.teachers, low=1, high=100_000)
+    _check_figure(chosen.plot)
     prior: Any = _read_prior(chosen.prior)  # which the library refuses if it is for many classes
     if chosen.target is not None:
         teacher = _teacher(chosen)
@@ -415,7 +503,14 @@ def _verify_parser(parser: Any) -> None:
 def _verify(chosen: Any) -> int:
     from .noise import NoiseFunction
 
-    noise = NoiseFunction.from_json(_text("file", chosen.file))
+    text = _text("file", chosen.file)
+    try:
+        noise = NoiseFunction.from_json(text)
+    except InvalidArgument as error:
+        cure = "" if error.name == "text" else str(error)
+        raise InvalidArgument("file", "what `darrm noise --out` wrote", chosen.file, cure) from None
+    except PrivacyViolation as error:
+        raise PrivacyViolation(f"{chosen.file}: {error}") from None
     if noise.certificate is None:
         raise PrivacyViolation(f"{chosen.file} claims nothing: it has no certificate. Make one with `darrm noise`")
     _report_noise(noise, chosen)
@@ -451,13 +546,12 @@ def _teachers(chosen: Any) -> int:
     from dataclasses import asdict
 
     from .guarantees import shown
-    from .opacus import read_privacy, read_teachers
+    from .opacus import read_teachers
 
     paths = [_existing("sources", source) for source in chosen.sources]
     if len(paths) == 1 and paths[0].is_dir():
-        profiles = read_privacy(paths[0], delta=chosen.delta, accept=chosen.accept)
-        paths = sorted(paths[0].glob("teacher-*.pt"))
-    else:
+        paths = _teacher_files("sources", chosen.sources[0])
+    with _named("sources"):
         profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
     if chosen.json:
         _print_json(
@@ -535,14 +629,37 @@ def _label_parser(parser: Any) -> None:
 def _label(chosen: Any) -> int:
     import torch
 
-    from .errors import check_integer
+    from .ensemble import PrivateMajorityEnsemble
+    from .ledger import PrivacyLedger
 
-    inputs = _tensor("--inputs", chosen.inputs)
+    _check_ending("--out", chosen.out, ".npy", ".pt")
     check_integer("--batch-size", chosen.batch_size, low=1)
-    ensemble = _ensemble(chosen, inputs)
+    strength = _strength(chosen)
+    most = chosen.budget or chosen.total_target
+    budget = None if most is None else _read_guarantee(most)
+    new = not Path(chosen.ledger).exists()
+    ledger = PrivacyLedger(":memory:" if new else chosen.ledger, budget)
+    inputs = _tensor("--inputs", chosen.inputs)
+    models = [_model(_existing("--models", path), chosen.build) for path in chosen.models]
+    ensemble = _ensemble(chosen, inputs, models, strength, ledger)
     with _saved("--out", chosen.out) as save:
         batches = inputs.split(chosen.batch_size)
-        ensemble.check_budget(batches)
+        try:
+            ensemble.check_budget(batches)
+        except BudgetExceeded as error:
+            option = "--total-target" if chosen.total_target else "--budget" if chosen.budget else "the ledger's budget"
+            cure = "raise it" if new else "a ledger keeps its budget"
+            raise BudgetExceeded(f"{error}. Label no more new inputs than that, or see {option}: {cure}") from None
+        if new:  # made only now: what is refused leaves none behind
+            ensemble = PrivateMajorityEnsemble(
+                models,
+                ensemble.mechanism,
+                profiles=ensemble.profiles,
+                overlap=chosen.overlap,
+                classes=chosen.classes,
+                ledger=PrivacyLedger(chosen.ledger, budget),
+                delta=ensemble.delta,
+            )
         labels = []
         with _bar(len(inputs), "labels") as bar:
             for batch in batches:
@@ -556,39 +673,32 @@ def _label(chosen: Any) -> int:
     return 0
 
 
-def _ensemble(chosen: Any, inputs: Any) -> Any:
-    """The teachers, the noise and the ledger that were asked for."""
+def _ensemble(chosen: Any, inputs: Any, models: list[Any], strength: dict[str, Any], ledger: PrivacyLedger) -> Any:
+    """The teachers and the noise that were asked for."""
     from .candidates import strongest_mechanism
     from .ensemble import PrivateMajorityEnsemble
     from .guarantees import PrivacyProfile
-    from .ledger import PrivacyLedger
     from .mechanisms import NoiseFreeMajority
     from .opacus import read_teachers
 
-    kind, strength = chosen.mechanism, _strength(chosen)
-    paths = [_existing("--models", path) for path in chosen.models]
-    models = [_model(path, chosen.build) for path in paths]
+    kind = chosen.mechanism
     accountants: list[Path] | None = None
     if chosen.accountants is not None:
         accountants = [_existing("--accountants", path) for path in chosen.accountants]
-        if len(accountants) != len(paths):
-            raise InvalidArgument("--accountants", f"one for each of {len(paths)} models", len(accountants))
+        if len(accountants) != len(models):
+            raise InvalidArgument("--accountants", f"one for each of {len(models)} models", len(accountants))
     elif kind in _WITH_TEACHERS:
         if chosen.build is None:
             raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
-        accountants = paths
+        accountants = [Path(path) for path in chosen.models]
     classes = _competing(models[0], inputs, chosen.classes)
-
-    def ledger() -> PrivacyLedger:
-        budget = chosen.budget or chosen.total_target
-        return PrivacyLedger(chosen.ledger, None if budget is None else _read_guarantee(budget))
-
+    where = "--models" if chosen.accountants is None else "--accountants"
     if kind in ("darrm", "darrm-point"):
         assert accountants is not None
         if classes > 2:
             cure = "Choose two with --classes, or another mechanism, such as self-bounding."
             raise InvalidArgument(f"--mechanism {kind}", "used with two classes", classes, cure)
-        with _search_bar() as each:
+        with _named(where), _search_bar() as each:
             return PrivateMajorityEnsemble.from_opacus(
                 models,
                 accountants,
@@ -598,15 +708,14 @@ def _ensemble(chosen: Any, inputs: Any) -> Any:
                 overlap=chosen.overlap,
                 use="profile" if kind == "darrm" else "point",
                 classes=chosen.classes,
-                ledger=ledger(),
+                ledger=ledger,
                 accept=chosen.accept,
                 each=each,
             )
-    profiles = (
-        None
-        if accountants is None
-        else read_teachers(accountants, modules=models, delta=chosen.delta, accept=chosen.accept)
-    )
+    profiles = None
+    if accountants is not None:
+        with _named(where):
+            profiles = read_teachers(accountants, modules=models, delta=chosen.delta, accept=chosen.accept)
     mechanism = (
         NoiseFreeMajority(classes=classes, teachers=len(models))
         if kind == "noise-free"
@@ -620,15 +729,14 @@ def _ensemble(chosen: Any, inputs: Any) -> Any:
             **strength,
         )
     )
-    kept = ledger()
-    promise = kept.budget or strength.get("label_target")
+    promise = ledger.budget or strength.get("label_target")
     return PrivateMajorityEnsemble(
         models,
         mechanism,
         profiles=profiles,
         overlap=chosen.overlap,
         classes=chosen.classes,
-        ledger=kept,
+        ledger=ledger,
         delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
     )
 
@@ -696,8 +804,6 @@ def _saved(name: str, path: str) -> Iterator[Callable[[Any], None]]:
     import numpy as np
     import torch
 
-    if Path(path).suffix not in (".npy", ".pt"):
-        raise InvalidArgument(name, "a file that ends in .npy or .pt", path)
     with _whole(name, path) as beside:
 
         def save(tensor: Any) -> None:
@@ -729,6 +835,10 @@ def _model(path: Path, build: str | None) -> Any:
     network = _built("--build", build)
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
+        cure = f"It cannot be read ({type(error).__name__}); tensors and plain values are."
+        raise InvalidArgument("--models", "a checkpoint", str(path), cure) from None
+    try:
         state = record.get("module_state_dict", record.get("state_dict", record))
         load_weights(
             network,
@@ -738,8 +848,8 @@ def _model(path: Path, build: str | None) -> Any:
         )
     except InvalidArgument:
         raise
-    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
-        cure = _one_line(error)[:160]
+    except Exception as error:  # whatever was saved there is no state dict
+        cure = f"{type(error).__name__}: {_one_line(error)[:160]}"
         raise InvalidArgument("--models", f"weights of what {build} makes", str(path), cure) from None
     return network
 
@@ -784,7 +894,6 @@ def _student(chosen: Any) -> int:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from .errors import check_integer
     from .lightning import StudentModule
 
     def dataset(inputs: str, labels: str, which: str) -> TensorDataset:
@@ -795,13 +904,19 @@ def _student(chosen: Any) -> int:
             raise InvalidArgument(f"--{which}labels", f"below --classes {chosen.classes}", int(y.max()))
         return TensorDataset(x.float(), y.long())
 
+    _check_ending("--out", chosen.out, ".pt")
     size = check_integer("--batch-size", chosen.batch_size, low=1)
+    check_number("--learning-rate", chosen.learning_rate, low=0.0, low_open=True, high=1000.0)
     epochs = check_integer("--epochs", chosen.epochs, low=1)
     train = dataset(chosen.inputs, chosen.labels, "")
     if (chosen.test_inputs is None) != (chosen.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
     test = None if chosen.test_inputs is None else dataset(chosen.test_inputs, chosen.test_labels, "test-")
-    student = StudentModule(_built("--build", chosen.build), classes=chosen.classes, learning_rate=chosen.learning_rate)
+    network = _built("--build", chosen.build)
+    for part in (train, test):
+        if part is not None:
+            _check_outputs(network, part.tensors[0][:1], chosen.classes)
+    student = StudentModule(network, classes=chosen.classes, learning_rate=chosen.learning_rate)
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(), _whole("--out", chosen.out) as beside:
@@ -817,13 +932,17 @@ def _student(chosen: Any) -> int:
             enable_model_summary=False,
             enable_progress_bar=sys.stderr.isatty() and not chosen.json,
         )
-        trainer.fit(student, DataLoader(train, batch_size=size, shuffle=True))
-        if trainer.interrupted:
-            raise KeyboardInterrupt
         accuracy = None
-        if test is not None:
-            (scores,) = trainer.test(student, DataLoader(test, batch_size=size), verbose=False)
-            accuracy = float(scores["test_accuracy"])
+        try:
+            trainer.fit(student, DataLoader(train, batch_size=size, shuffle=True))
+            if not all(weight.isfinite().all() for weight in student.backbone.parameters()):
+                rate = chosen.learning_rate
+                raise InvalidArgument("--learning-rate", "small enough for weights that stay finite", rate)
+            if test is not None:
+                (scores,) = trainer.test(student, DataLoader(test, batch_size=size), verbose=False)
+                accuracy = float(scores["test_accuracy"])
+        except SystemExit:  # what Lightning makes of Ctrl-C
+            raise KeyboardInterrupt from None
         torch.save(student.backbone.state_dict(), beside)
     if chosen.json:
         _print_json({"weights": chosen.out, "labels": len(train), "epochs": epochs, "test_accuracy": accuracy})
@@ -832,6 +951,24 @@ def _student(chosen: Any) -> int:
         if accuracy is not None:
             print(f"Accuracy on {len(test or ())} held-out inputs: {accuracy:.3f}")
     return 0
+
+
+def _check_outputs(network: Any, inputs: Any, classes: int) -> None:
+    """That a network takes the inputs and has one output for each class."""
+    import torch
+
+    training = network.training
+    try:
+        with torch.no_grad():
+            outputs = tuple(network.eval()(inputs).shape)
+    except Exception as error:  # the user's own network, or inputs that are not for it
+        expected, cure = "inputs that the network of --build takes", _one_line(error)[:160]
+        raise InvalidArgument("--inputs", expected, tuple(inputs.shape[1:]), cure) from None
+    finally:
+        network.train(training)
+    if outputs != (1, classes):
+        cure = "Give the number of the network's outputs."
+        raise InvalidArgument("--classes", f"a network's outputs, (1, {classes}) for one input", outputs, cure)
 
 
 _RECIPES = {
@@ -991,11 +1128,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         everything = _build_parser(given[0] if given else None).parse_args(given)
         chosen = everything[everything.subcommand]
         run = next(command[4] for command in _COMMANDS if command[0] == everything.subcommand)
+        _check_places(chosen)
         return int(run(chosen))
     except DarrmError as error:
         message = _one_line(error)
         if isinstance(error, InvalidArgument) and error.name.partition(".")[0] in (chosen or ()):
             message = _option(error.name.partition(".")[0]) + message.removeprefix(error.name.partition(".")[0])
+        if isinstance(error, LedgerError) and chosen is not None:
+            message = f"--ledger: {message}"
         print(f"darrm: error: {message}", file=sys.stderr)
         return 1 if isinstance(error, _REFUSED) else 2
     except KeyboardInterrupt:
@@ -1004,6 +1144,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (MemoryError, OverflowError) as error:
+        print(f"darrm: error: a number is too large: {_one_line(error) or 'out of memory'}", file=sys.stderr)
+        return 2
+    except Exception as error:  # a mistake that no check foresaw, or a defect of ours
+        if os.environ.get("DARRM_TRACEBACK"):
+            raise
+        message = f"unexpected {type(error).__name__}: {_one_line(error)[:300]} (DARRM_TRACEBACK=1 shows where)"
+        print(f"darrm: error: {message}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

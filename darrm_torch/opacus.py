@@ -12,7 +12,6 @@ import itertools
 import math
 import operator
 import os
-import pickle
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -319,7 +318,7 @@ def draws_poisson(data_loader: Any) -> bool:
 def _load(path: Path) -> dict[str, Any]:
     try:
         record = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
         cure = "Only tensors and plain values are read: a pickled module is refused, as opening it runs its code."
         raise InvalidArgument("source", "a readable checkpoint", str(path), cure) from error
     weights = {"module_state_dict", "state_dict"}  # as Opacus and as Lightning call them
@@ -329,7 +328,8 @@ def _load(path: Path) -> dict[str, Any]:
             "Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no accountant unless the "
             "callback AccountantCheckpoint put it there."
         )
-        raise InvalidArgument("source", "a file with module_state_dict and privacy_accountant_state_dict", found, cure)
+        expected = "a file with module_state_dict and privacy_accountant_state_dict"
+        raise InvalidArgument("source", expected, f"{path} with {found}", cure)
     return {"module_state_dict": record.get("state_dict"), **record}
 
 

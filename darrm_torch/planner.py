@@ -22,6 +22,7 @@ from .strategies import SLACK, TRAINING, Family, Question, Strategy, families, r
 __all__ = ["Plan", "TeachersNeeded", "plan"]
 
 _WIDTH = 79
+_MOST_TEACHERS = 5_000  # a thousand take half a minute, and more than nine times as long for three times as many
 _POOR = 0.1  # above the agreement of a label drawn at random
 
 
@@ -310,7 +311,7 @@ def plan(
     >>> answer.best.name, round(answer.best.agreement, 2)
     ('self-bounding plurality', 0.77)
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
     if label_target is None and total_target is None:
         raise InvalidArgument(
             "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."

@@ -216,6 +216,12 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             torch.save(weights, f"plain-{name}-{number}.pt")
     np.save("x.npy", np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
     np.save("three.npy", np.zeros((5, 3), dtype=np.float32))
+    np.save("zeros.npy", np.zeros(30, dtype=np.int64))
+    np.save("ones.npy", np.ones(5, dtype=np.int64))
+    (folder / "junk.pt").write_text("hello\n")
+    (folder / "empty").mkdir()
+    (folder / "run" / "teachers").mkdir(parents=True)
+    (folder / "run" / "teachers" / "teacher-000.pt").touch()
     return folder
 
 
@@ -234,7 +240,8 @@ def test_teachers_are_read(trained: Path, capsys: pytest.CaptureFixture[str]) ->
         told = json.loads(said(capsys, "teachers", *sources, "--delta", "1e-4", "--json"))
         assert [one["history"] for one in told] == [[[4.0, 0.1, 10]]] * 3
         assert dt.PrivacyProfile.from_dict(told[0]["profile"]).epsilon(1e-4) == told[0]["epsilon"]
-    text = said(capsys, "plan", "--teachers", "3", "--teachers-folder", ".", "--label-target", "0.5,1e-4")
+    text = said(capsys, "plan", "--teachers-folder", ".", "--label-target", "0.5,1e-4")
+    assert text.startswith("3 teachers")
     assert "Recommendation: noise-free majority" in text
 
 
@@ -342,6 +349,7 @@ def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
+STUDENT = ("student", "--inputs", "x.npy", "--labels", "zeros.npy", "--build", "nets_of_a_user:build", "--out", "s.pt")
 PLAN = ("plan", "--teachers", "11", "--label-target")
 MISTAKES = [
     ((), "--help"),
@@ -350,7 +358,12 @@ MISTAKES = [
     (("plan", "--label-target", "0.1"), "missing --teachers"),
     (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
     (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
-    (("plan", "--teachers", "11"), "--label-target must be given"),
+    (("plan", "--teachers", "11"), "give --label-target EPS,DELTA or --total-target EPS,DELTA"),
+    ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher: must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
+    ((*PLAN, "0.1", "--noise-multiplier", "12", "--sample-rate", "1/0", "--steps", "9"), "a fraction such as 1/35"),
+    (("plan", "--teachers", "100000000000", "--label-target", "0.1"), "--teachers must be an integer in [1, "),
+    ((*PLAN, "0.1", "--plot", "plan"), "--plot must be a file that ends in"),
+    ((*PLAN, "0.1", "--plot", "."), "--plot must be a file, got '.'. This is a folder."),
     ((*PLAN, "0.1", "--classes", "1"), "--classes must be an integer >= 2, got 1"),
     ((*PLAN, "0.1", "--classes", "ten"), "--classes must be an integer, got 'ten'"),
     ((*PLAN, "0.1", "--classes", "10", "--prior", "beta:2,3"), "--prior must be plurality:ACCURACY[,CONCENTRATION]"),
@@ -377,9 +390,17 @@ MISTAKES = [
     (("verify",), "missing file (see darrm verify --help)"),
     (("verify", "nothing.json"), "'nothing.json'"),
     (("verify", "x.npy"), "text file that can be read"),
-    (("verify", "nets_of_a_user.py"), "written by to_json"),
+    (("verify", "nets_of_a_user.py"), "what `darrm noise --out` wrote, got 'nets_of_a_user.py'"),
+    (("noise", "--teachers", "9" * 30, "--allowance", "1"), "--teachers must be an integer in [1, 100000]"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--out", "."), "--out must be a file, got '.'"),
     (("teachers", "nothing.pt"), "'nothing.pt'. Check the spelling."),
-    (("teachers", "nets_of_a_user.py"), "a readable checkpoint"),
+    (("teachers", "nets_of_a_user.py"), "sources must be a readable checkpoint, got 'nets_of_a_user.py'"),
+    (("teachers", "junk.pt"), "sources must be a readable checkpoint, got 'junk.pt'"),
+    (("teachers", "plain-teacher-0.pt"), "privacy_accountant_state_dict, got \"plain-teacher-0.pt with"),
+    (("teachers", "empty"), "sources must be a folder with teacher-*.pt files, got 'empty'. It holds none."),
+    (("teachers", "run"), "got 'run'. Did you mean run/teachers?"),
+    (("plan", "--teachers-folder", "run", "--label-target", "1"), "--teachers-folder must be a folder with"),
+    (("plan", "--teachers-folder", "."), "give --label-target"),
     (("teachers", "teacher-0.pt", "--delta", "2"), "--delta must be a number in (0, 1)"),
     ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy or .pt file"),
     ((*LABEL[:-1], "y.csv"), "--out must be a file that ends in .npy or .pt"),
@@ -390,7 +411,12 @@ MISTAKES = [
     ((*LABEL, "--build", "nets_of_a_user:three"), "teacher-0.pt must be the weights of this Linear, got 'those of"),
     ((*LABEL, "--accountants", "teacher-0.pt"), "--accountants must be one for each of 3 models, got 1"),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1,1e-5", "--accountants", "x.npy", "x.npy", "x.npy"),
-     "a readable checkpoint"),
+     "--accountants must be a readable checkpoint, got 'x.npy'"),
+    ((*LABEL[:4], *MODELS[:2], "junk.pt", *LABEL[7:]), "--models must be a checkpoint, got 'junk.pt'. It "),
+    ((*LABEL, "--accountants", "junk.pt", *MODELS[:2]), "--accountants must be a readable checkpoint, got 'junk.pt'"),
+    ((*LABEL, "--ledger", "."), "--ledger must be a file, got '.'. This is a folder."),
+    ((*LABEL, "--ledger", "no/ledger"), "got 'no/ledger'. There is no such folder."),
+    ((*LABEL, "--ledger", "junk.pt"), "--ledger: "),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1,1e-5", "--overlap", "4"), "--overlap must be an integer in"),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1,2"), "--label-target: must be EPSILON,DELTA"),
     ((*LABEL, "--label-target", "0.1"), "--mechanism darrm must be used with one of --allowance, --label-target, got"),
@@ -409,13 +435,20 @@ MISTAKES = [
     ((*LABEL, *WIDE, "--mechanism", "subsampling"), "--classes must be two for subsampling, got 3"),
     ((*LABEL, "--classes", "0", "7"), "--classes must be below the 2 outputs"),
     (("label", "--inputs", "three.npy", *LABEL[3:]), "--inputs must be what the models take, got (5, 3)."),
-    (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be weights of"),
+    (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be a checkpoint, got 'x.npy'"),
     (("student", "--inputs", "x.npy", "--labels", "x.npy", "--build", "nets_of_a_user:build", "--out", "s.pt"),
      "--labels must be integers, one for each of 30 inputs"),
+    ((*STUDENT, "--out", "s3"), "--out must be a file that ends in .pt, got 's3'"),
+    ((*STUDENT, "--out", "."), "--out must be a file, got '.'. This is a folder."),
+    ((*STUDENT, "--out", "no/s.pt"), "got 'no/s.pt'. There is no such folder."),
+    ((*STUDENT, "--classes", "5"), "--classes must be a network's outputs, (1, 5) for one input, got (1, 2)"),
+    ((*STUDENT, "--learning-rate", "1e300"), "--learning-rate must be a number in (0, 1000]"),
+    ((*STUDENT, "--inputs", "three.npy", "--labels", "ones.npy"), "--inputs must be inputs that the network"),
     (("demo", "--teachrs", "3"), "unrecognized arguments: --teachrs 3"),
     (("demo", "--limit", "-5"), "limit must be"),
     (("reproduce", "everything"), "name must be one of simulation"),
-    (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"), "--teachers must be 3, as many as"),
+    (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"),
+     "--teachers must be left out, or 3, as many as"),
 ]  # fmt: skip
 
 
@@ -442,6 +475,43 @@ def test_a_recipe_without_its_source_tree_is_one_error(
     monkeypatch.setattr(cli, "__file__", str(folder / "site-packages" / "darrm_torch" / "cli.py"))
     for name in ("demo", "reproduce"):
         assert "run it in a clone of the repository" in said(capsys, name, status=2)
+
+
+def test_what_no_check_foresaw_is_one_line_too(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for raised, words in ((MemoryError(), "a number is too large: out of memory"), (KeyError("x"), "KeyError: 'x'")):
+
+        def fails(text: str, raised: Exception = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(dt.NoiseFunction, "from_json", fails)
+        (folder / "n.json").write_text("{}")
+        assert words in said(capsys, "verify", "n.json", status=2)
+    monkeypatch.setenv("DARRM_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        cli.main(["verify", "n.json"])
+
+
+def test_a_refused_command_leaves_no_ledger(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = said(capsys, *LABEL, "--budget", "0.01,1e-4", status=1)
+    assert "see --budget: raise it" in refused
+    coins = (*ASK, "--mechanism", "permute-and-flip")
+    refused = said(capsys, *coins, "--total-target", "1,1e-4", "--labels", "9", status=1)
+    assert "see --total-target: raise it" in refused
+    said(capsys, *LABEL, "--allowance", "-1", status=2)
+    assert not list(trained.glob("labels.sqlite*"))
+    said(capsys, *coins, "--label-target", "0.1", "--budget", "3,1e-4")
+    np.save("x.npy", np.random.default_rng(1).normal(size=(500, 4)).astype(np.float32))
+    refused = said(capsys, *coins, "--label-target", "0.1", status=1)
+    assert "see the ledger's budget: a ledger keeps its budget" in refused
+
+
+def test_rates_are_numbers_or_fractions(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("noise", "--teachers", "3", *PAPER[:2], "--steps", "175", "--target", "0.1,1e-4")
+    (folder / "noise.yaml").write_text("sample_rate: 0.5\n")
+    assert said(capsys, *arguments, "--sample-rate", "1/35") == said(capsys, *arguments, "--sample-rate", str(1 / 35))
+    assert said(capsys, *arguments, "--config", "noise.yaml") == said(capsys, *arguments, "--sample-rate", "5e-1")
 
 
 # --- help, interruption, pipes ----------------------------------------------------------------------------------------
