@@ -70,7 +70,7 @@ def _one_line(message: object) -> str:
 
 def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
     """The parser's message with options as they are typed, and a cure."""
-    cure = f"see {parser.prog.replace(' [options]', '')} --help"
+    cure = f"see {parser.prog} --help"
     if found := re.match(r'Parser key "([\w.]+)": Expected an? <class \'(\w+)\'>. Got value: (.*)', message):
         kind = {"int": "an integer", "float": "a number"}.get(found[2], found[2])
         return f"{_option(found[1])} must be {kind}, got {found[3]!r} ({cure})"
@@ -984,7 +984,7 @@ class _Prefixed:
         self._stream = stream
 
     def write(self, text: str) -> Any:
-        return self._stream.write(re.sub(r"\Aerror: ", "darrm: error: ", text))
+        return self._stream.write(re.sub(r"\A(?=error: |stopped)", "darrm: ", text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -1111,6 +1111,7 @@ def _build_parser(chosen: str | None) -> _Parser:
             command.add_argument("--config", action="config", metavar="FILE", help="read options from YAML or JSON")
             fill(command)
         commands.add_subcommand(name, command, help=words)
+        command.prog = f"darrm {name}"
     return parser
 
 

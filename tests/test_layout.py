@@ -16,7 +16,7 @@ PACKAGE = Path(darrm_torch.__file__).parent
 ORDER = [
     "errors", "guarantees", "composition", "regions", "priors", "worst_case", "certificate", "noise", "program",
     "store", "plurality", "mechanisms", "totals", "candidates", "strategies", "planner", "ledger", "workers", "opacus",
-    "teachers", "stacking", "ensemble", "distributed", "lightning", "plots", "cli",
+    "teachers", "stacking", "ensemble", "distributed", "lightning", "plots", "cli", "__main__",
 ]  # fmt: skip
 LIGHT = ORDER[: ORDER.index("opacus")]
 

@@ -56,11 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen.names or NAMES
     if any(name.startswith("labels") for name in names):
         start_workers_early()
-    from darrm_torch.errors import DarrmError
+    from darrm_torch.errors import DarrmError, InvalidArgument, check_integer
 
     from .result import write_report
 
     try:
+        for seed in chosen.seeds:
+            check_integer("--seeds", seed, low=0)
+        if chosen.out.exists() and not chosen.out.is_dir():
+            raise InvalidArgument("--out", "a folder", str(chosen.out), "There is a file of that name.")
         for name in names:
             start = time.perf_counter()
             experiments(chosen)[name]().write(chosen.out)
@@ -69,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DarrmError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
+        print("stopped; what is done is kept", file=sys.stderr)
+        return 130
     return 0
 
 
