@@ -133,7 +133,8 @@ class Certificate:
             missed the bound, by its allowance for rounding, and a theorem applies, in exact arithmetic: r teachers
             compose to within the target, or the noise function is m-self-bounding with (m epsilon, m delta) within
             the target.
-        rigorous: whether the corners were walked in ball arithmetic.
+        rigorous: whether the corners were walked in ball arithmetic; else in doubles, with a proven allowance for
+            rounding in ``loss``. Both are proofs.
         optimality_gap: at most how much larger the solver's goal could be: sum_l w_l gamma(l) over l > K/2, with the
             prior's weights w (twice the error that could be saved). None without a solver. Not checked here.
     """

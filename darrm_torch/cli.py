@@ -300,8 +300,8 @@ def _search_bar() -> Iterator[Callable[[float], None]]:
 # --- the commands ---------------------------------------------------------------------------------------------------
 
 
-def _add_teacher(parser: Any) -> None:
-    group = parser.add_argument_group("what each teacher promises")
+def _add_teacher(parser: Any, words: str = "what each teacher promises") -> None:
+    group = parser.add_argument_group(words)
     group.add_argument("--teacher", type=_guarantee, metavar="EPS,DELTA", help="as one guarantee")
     group.add_argument("--noise-multiplier", type=float, metavar="S", help="as DP-SGD: noise")
     group.add_argument("--sample-rate", type=_rate, metavar="Q", help="as DP-SGD: chance of a record, such as 1/35")
@@ -315,17 +315,20 @@ def _add_common(parser: Any) -> None:
         type=_prior,
         default="independent:0.75",
         metavar="P",
-        help="how teachers vote: independent:MEAN, shared:LOW,HIGH, beta:A,B",
+        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, each is "
+        "right with chance 0.75, whatever the others vote: IndependentVotes(mean=0.75))",
     )
 
 
 def _plan_parser(parser: Any) -> None:
     parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
-    _add_teacher(parser)
+    _add_teacher(parser, "what each teacher promises (leave out: teachers without privacy)")
     parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
     _add_common(parser)
     parser.set_defaults(prior=None)
-    parser.add_argument("--classes", type=int, default=2, metavar="C", help=f"more than two: --prior {_OF_MANY}")
+    parser.add_argument(
+        "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {_OF_MANY} (default: several)"
+    )
     parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
     parser.add_argument("--label-target", type=_guarantee, metavar="EPS,DELTA", help="what one label may cost")
     parser.add_argument("--total-target", type=_guarantee, metavar="EPS,DELTA", help="what all may cost together")
@@ -1044,7 +1047,7 @@ _COMMANDS: tuple[tuple[str, str, str, Any, Any], ...] = (
     (
         "plan",
         "Which way of releasing labels for which budget, and why.",
-        "darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 0.0286 \\\n"
+        "darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 1/35 \\\n"
         "      --steps 175 --label-target 0.1,1e-4",
         _plan_parser,
         _plan,

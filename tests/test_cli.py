@@ -24,7 +24,7 @@ import pytest
 import darrm_torch as dt
 from darrm_torch import PrivacyGuarantee, cli
 
-PAPER = ["--noise-multiplier", "12", "--sample-rate", str(1 / 35), "--steps", "175"]
+PAPER = ["--noise-multiplier", "12", "--sample-rate", "1/35", "--steps", "175"]
 NETS = """
 import torch
 
@@ -539,6 +539,14 @@ def test_help_has_an_example_in_80_columns(
     assert f"example:\n  darrm {' '.join(command)}" in text
     assert "--json" in text
     assert max(map(len, text.splitlines())) <= 80
+    assert f"usage: {' '.join(['darrm', *command])} [-h]" in text or command[:1] in (("demo",), ("reproduce",))
+
+
+def test_help_tells_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "noise"):
+        with contextlib.suppress(SystemExit):
+            cli.main([command, "--help"])
+        assert "default: independent:0.75, each is right with chance 0.75" in " ".join(capsys.readouterr().out.split())
 
 
 def test_interrupted_it_leaves_no_half_written_file(
