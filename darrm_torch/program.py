@@ -246,6 +246,9 @@ class _Program:
     def solve(self) -> FloatArray:
         """gamma(l) for l > K/2."""
         self._highs.run()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._highs.clearSolver()  # what it keeps from the run before, to begin with, can stall it
+            self._highs.run()
         status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"HiGHS stopped with {status}")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .candidates import expected_agreement, strongest_mechanism
-from .errors import DarrmError, InvalidArgument, check_integer
+from .errors import DarrmError
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .mechanisms import (
     DaRRM,
@@ -161,13 +161,19 @@ def _noise_free(asked: Question) -> list[Strategy]:
             )
         elif asked.teacher.is_private:
             why = f"Too dear: {cost}"
+            if math.isinf(bound.epsilon):
+                why += ": their deltas alone add up to more. Give the DP-SGD settings, or promises at a smaller delta"
         else:
             why = "The teachers promise nothing, so noise is needed"
         why += "."
         if count == asked.teachers:
             return replace(row, reason=why)
+        heard = "one of the teachers votes" if count == 1 else f"{count} of the teachers vote"
         return replace(
-            row, name=f"noise-free, {count} of {asked.teachers}", reason=f"Only {count} of the teachers vote. {why}"
+            row,
+            name=f"noise-free, {count} of {asked.teachers}",
+            reason=f"Only {heard}, any, but not chosen by a look at private data. {why}",
+            use=f"dt.NoiseFreeMajority(classes={asked.classes}, teachers={count})  # for models[:{count}]",
         )
 
     whole = released(asked.teachers)
@@ -245,8 +251,8 @@ def _bounded(asked: Question) -> list[Strategy]:
     def build() -> tuple[Mechanism, str, str]:
         m = _allowance(asked)
         if not m:
-            raise InvalidArgument("m", "positive", m, _NO_DELTA)
-        words = f"Labels add up, each costs m = {m:.3g} teachers."
+            raise DarrmError("the teachers promise nothing at so small a delta")
+        words = f"Labels add up, each costs what {'one teacher does' if m == 1 else f'm = {m:.3g} teachers do'}."
         if isinstance(asked.prior, tuple):
             table = _table(asked, m, None)
             return table, words + _sample_words(table, asked), _written(table)
@@ -295,7 +301,7 @@ def _subsampling(asked: Question) -> list[Strategy]:
             samples, True, key=lambda n: mechanism(n)[0].self_bounding_allowance(overlap=asked.overlap) > m
         )
         if not fitting:
-            raise InvalidArgument("sample", "one teacher or more", 0, f"One vote already costs more than m = {m:.3g}.")
+            raise DarrmError(f"one vote costs what a teacher does, and the targets leave a label m = {m:.3g} of that")
         sample = samples[fitting - 1]
         made, use = mechanism(sample)
         return made, f"The {asked.winner} of {sample} teacher{'s' * (sample > 1)} drawn anew for each label.", use
@@ -346,8 +352,8 @@ def _gaussian(name: str, method: str) -> Family:
             return max(kept, key=lambda one: one.sigma)
 
         def build() -> tuple[Mechanism, str, str]:
-            if method == "label":
-                check_integer("overlap", asked.overlap, low=1, high=1, cure="Else only the counts are looked at.")
+            if method == "label" and asked.overlap > 1:
+                raise DarrmError(f"it is for records that touch one teacher, and these touch {asked.overlap}")
             mechanism = replace(calibrated(method), calibration=None)
             words = f"Gaussian noise of {mechanism.sigma:.3g} votes on each count"
             if method == "label":
@@ -429,9 +435,6 @@ def resting_on_teachers(classes: int) -> tuple[Family, ...]:
     if classes == 2:
         return _noise_free, _bounded, _fixed_point, _whole_profile
     return _noise_free, _bounded, _OF_MANY["vote-private table" + TRAINING]
-
-
-_NO_DELTA = "The teachers promise nothing at so small a delta."
 
 
 def _attempt(asked: Question, name: str, build: _Build, *, rests_on_teachers: bool = False) -> Strategy:
@@ -527,21 +530,33 @@ def _point(asked: Question) -> PrivacyGuarantee:
     if not asked.teacher.dp_sgd:
         return asked.teacher.guarantees()[0]
     target = asked.one_label
-    m = _allowance(replace(asked, label_target=target, total_target=None)) or 1.0
+    m = _allowance(replace(asked, label_target=target, total_target=None), route="self-bounding noise") or 1.0
     delta = min(1.0, target.delta / m)
     return PrivacyGuarantee(epsilon=asked.teacher.epsilon(delta), delta=delta)
 
 
-def _allowance(asked: Question) -> float:
-    """The largest m up to r for which Q labels at (m eps, m Delta) keep the targets; 0 where there is none."""
+def _allowance(asked: Question, *, route: str = "") -> float:
+    """The largest m up to r with which Q labels, at m teachers' worth each, keep the targets; 0 where there is none.
+
+    By whatever proves most, or by one ``route`` of :func:`darrm_torch.total_privacy`.
+    """
+
+    def cost(m: float, count: int, delta: float) -> float:
+        total = total_privacy(
+            teachers=[asked.teacher] * asked.teachers,
+            overlap=asked.overlap,
+            mechanism=_Bounded(m),
+            labels=count,
+            delta=delta,
+        )
+        return min(one.epsilon for one in total.routes if one.name == (route or total.route.name))
 
     def fits(m: float) -> bool:
-        return all(
-            count * m * asked.teacher.epsilon(min(1.0, target.delta / (count * m) * SLACK)) <= target.epsilon * SLACK
-            for count, target in asked.priced
-        )
+        return all(cost(m, count, target.delta) <= target.epsilon for count, target in asked.priced)
 
-    return _largest(fits, 0.0, float(asked.overlap), 40)
+    m = _largest(fits, 0.0, float(asked.overlap), 40)
+    whole = float(round(m))  # which a search comes near without ever meeting it
+    return whole if abs(m - whole) < 1e-6 and whole and fits(whole) else m
 
 
 def _searchable(points: Sequence[PrivacyGuarantee], asked: Question) -> tuple[PrivacyGuarantee, ...]:
@@ -553,6 +568,20 @@ def _searchable(points: Sequence[PrivacyGuarantee], asked: Question) -> tuple[Pr
             break
         kept = kept[:-1]
     return kept
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """Labels that add up, each at ``allowance`` teachers' worth; their coins protect nothing by themselves."""
+
+    allowance: float
+    certificate: None = None
+
+    def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
+        return self.allowance
+
+    def guarantee(self, *, labels: int, delta: float, overlap: int) -> None:
+        return None
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,9 @@ def total_privacy(
         labels=labels,
         route=best,
         routes=routes,
-        assumptions=assumptions(teachers=count, overlap=touched, votes=votes),
+        assumptions=assumptions(
+            teachers=count, overlap=touched, votes=votes, private=any(profile.is_private for profile in profiles)
+        ),
     )
 
 
@@ -357,8 +359,19 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     return general_composition(label, labels, slack=slack)
 
 
-def assumptions(*, teachers: int, overlap: int, votes: Literal["fixed", "fresh"] = "fixed") -> tuple[str, ...]:
-    """What a guarantee about labels rests on, outside the library, in words for whoever answers for the data."""
+_OF_TRAINING = (
+    "Training: each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
+    "Independence: the noise of no two teachers comes from the same random seed.",
+)
+
+
+def assumptions(
+    *, teachers: int, overlap: int, votes: Literal["fixed", "fresh"] = "fixed", private: bool = True
+) -> tuple[str, ...]:
+    """What a guarantee about labels rests on, outside the library, in words for whoever answers for the data.
+
+    Without ``private`` teachers it does not rest on how they were trained.
+    """
     touched = (
         f"all {teachers} teachers (nothing is assumed)"
         if overlap == teachers
@@ -367,8 +380,7 @@ def assumptions(*, teachers: int, overlap: int, votes: Literal["fixed", "fresh"]
     return (
         "Neighbours: two data sets of which one has one record more. Whoever has several records is protected less.",
         f"Overlap: one record influences {touched}.",
-        "Training: each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
-        "Independence: the noise of no two teachers comes from the same random seed.",
+        *(_OF_TRAINING if private else ()),
         "Votes: the same trained teachers answer every question."
         if votes == "fixed"
         else "Votes: every label has votes of its own, made private anew.",

@@ -549,3 +549,24 @@ def test_bad_classes_are_one_clear_error(changes: dict, named: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         dt.plan(**{"teachers": 5, "label_target": PrivacyGuarantee(epsilon=0.1, delta=1e-4)} | changes)
     assert caught.value.name == named
+
+
+def test_noise_whose_teachers_may_be_released_is_as_little_as_can_be() -> None:
+    # One teacher outright is (0.1, 1e-6)-DP whatever is asked of it; 100 labels that add up would be 10.
+    point = PrivacyGuarantee(epsilon=0.1, delta=1e-6)
+    target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
+    answer = dt.plan(teachers=11, teacher=point, overlap=1, labels=100, total_target=target)
+    rows = {row.name: row for row in answer.rows}
+    assert rows["self-bounding noise"].agreement == 1.0
+    assert rows["self-bounding noise"].total.epsilon == rows["noise-free majority"].total.epsilon
+
+
+def test_a_target_at_the_teachers_own_delta_leaves_one_whole_teacher() -> None:
+    point = PrivacyGuarantee(epsilon=0.0852, delta=1e-4)
+    answer = dt.plan(teachers=11, teacher=point, label_target=PrivacyGuarantee(epsilon=0.1, delta=1e-4))
+    rows = {row.name: row for row in answer.rows}
+    for name in ("subsampling", "self-bounding noise", "noise-free, 1 of 11"):
+        assert rows[name].meets
+        assert rows[name].label.guarantee == point
+    assert eval(rows["noise-free, 1 of 11"].use, {"dt": dt}) == dt.NoiseFreeMajority(classes=2, teachers=1)
+    assert "their deltas alone add up to more" in rows["noise-free majority"].reason

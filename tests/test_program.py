@@ -362,3 +362,13 @@ def test_large_problems() -> None:
         assert certificate is not None
         assert certificate.margin >= 0
         assert certificate.optimality_gap < 1e-7
+
+
+def test_a_stalled_simplex_starts_anew() -> None:
+    # HiGHS 1.16 stops with kUnknown after the third round when it goes on from its own last basis.
+    noise = optimize_noise(
+        teachers=101,
+        teacher=PrivacyGuarantee(epsilon=0.07631981721556315, delta=8.961230984421438e-05),
+        target=PrivacyGuarantee(epsilon=0.2555, delta=3e-4),
+    )
+    assert noise.certificate.optimality_gap < 1e-7
