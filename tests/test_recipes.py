@@ -140,7 +140,7 @@ WRONG = {
     "no classes": (["--classes", "cats"], "classes"),
     "epsilon of nothing": (["--epsilon", "0"], "epsilon"),
     "no delta": (["--delta", "0"], "delta"),
-    "no noise": (["--noise-multiplier", "0"], "noise_multiplier"),
+    "no noise": (["--noise-multiplier", "0"], "--noise-multiplier"),
     "no queries": (["--queries", "0"], "queries"),
     "too many queries": (["--queries", "100000"], "queries"),
     "words for a number": (["--teachers", "many"], "--teachers"),
@@ -184,7 +184,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixtu
     for folder in (taken, foreign, other, Path("/proc/nowhere")):
         assert demo.main([*SMALL, "--run", str(folder)]) == 2
         error = capsys.readouterr().err
-        assert error.startswith("error: run must be")
+        assert error.startswith("error: --run must be")
         assert error.count("\n") == 1
     assert (foreign / "thesis.tex").read_text() == "precious"
 
@@ -337,7 +337,7 @@ WRONG_TEN = {
     "no delta": (["--delta", "0"], "delta"),
     "nothing left without a label": (["--queries", "50"], "queries"),
     "students that learn nothing": (["--steps", "0"], "steps"),
-    "no noise": (["--noise-multiplier", "0"], "noise_multiplier"),
+    "no noise": (["--noise-multiplier", "0"], "--noise-multiplier"),
     "unknown option": (["--classes", "5v8"], "--classes"),
     "no workers": (["--workers", "0"], "workers"),
 }
