@@ -175,6 +175,7 @@ def _teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyPr
         missing = ", ".join("--" + name.replace("_", "-") for name, value in run.items() if value is None)
         raise InvalidArgument("the settings of DP-SGD", "all three", f"no {missing}", "Give these as well.")
     if given:
+        check_number("--noise-multiplier", run["noise_multiplier"], low=0.01)  # with less, dp-accounting takes hours
         return PrivacyProfile.from_dp_sgd([(run["noise_multiplier"], run["sample_rate"], run["steps"])])
     if chosen.teacher is not None:
         return _read_guarantee(chosen.teacher)

@@ -371,6 +371,7 @@ MISTAKES = [
     ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher: must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
     ((*PLAN, "0.1", "--noise-multiplier", "12", "--sample-rate", "1/0", "--steps", "9"), "a fraction such as 1/35"),
     (("plan", "--teachers", "100000000000", "--label-target", "0.1"), "--teachers must be an integer in [1, "),
+    ((*PLAN, "0.1", *PAPER, "--noise-multiplier", "1e-300"), "--noise-multiplier must be a number in [0.01, inf]"),
     ((*PLAN, "0.1", "--plot", "plan"), "--plot must be a file that ends in"),
     ((*PLAN, "0.1", "--plot", "."), "--plot must be a file, got '.'. This is a folder."),
     ((*PLAN, "0.1", "--classes", "1"), "--classes must be an integer >= 2, got 1"),
