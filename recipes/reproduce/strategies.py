@@ -163,9 +163,8 @@ def strategies() -> Result:
             "Everything comes from `dt.plan`: the noise is the least that keeps the guarantee, epsilon is proven by "
             "`dt.total_privacy`, and the JSON names the route of each.",
             f"{LABELS} labels come from the same trained teachers. Those of gamma_opt do not add up: they keep the "
-            "total only where the r teachers do so outright. Those of gamma_Sub and self-bounding noise add up, and "
-            f"are shown with as much noise as that asks for, {LABELS} times one label; where the noise-free majority "
-            "keeps the total none is needed.",
+            "total only where the r teachers do so outright. Those of gamma_Sub and self-bounding noise add up: where "
+            f"the teachers outright cost too much, they have as much noise as {LABELS} times one label asks for.",
         ),
         data=records,
         draw=lambda file: _draw(file, records),
