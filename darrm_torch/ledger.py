@@ -127,7 +127,8 @@ given out; 0 more labels fit
                 names = sorted(name for name in kept.keys() | wanted.keys() if kept.get(name) != wanted.get(name))
                 changes = "; ".join(f"{name}: {kept.get(name)!r} there, {wanted.get(name)!r} here" for name in names)
                 raise LedgerError(
-                    f"{self.path} was kept for others ({changes}). Use one ledger for each group of teachers."
+                    f"{self.path} was kept for others ({changes}). Use one ledger for each group of teachers; "
+                    "trained anew, they are another."
                 )
         if cost is not None:
             self._set_cost(cost)
