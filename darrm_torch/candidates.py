@@ -35,17 +35,21 @@ from .priors import FloatArray
 from .totals import PricedMechanism, TotalPrivacy, total_privacy
 
 __all__ = [
+    "SLACK",
     "PluralityCandidate",
+    "Promised",
     "expected_accuracy",
     "expected_agreement",
     "plurality_candidates",
     "strongest_mechanism",
 ]
 
+SLACK = 1 - 1e-9
+"""What is left under a target, for the rounding of what is then proven."""
+
 _LISTED = 1000  # histograms that are gone through one by one
 _LISTED_PARTS = 100  # where of each histogram all samples are gone through
 _SAMPLES = 1000  # where they are more
-_SLACK = 1 - 1e-9  # left under a target, for the rounding of what is then proven
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,13 +316,13 @@ class _Asked:
 
     def strongest(self, make: Callable[[float], PricedMechanism], low: float, high: float) -> float:
         """The largest number for which what it makes keeps the targets, to one part in a thousand, by bisection."""
-        if self.keeps(make(high), _SLACK):
+        if self.keeps(make(high), SLACK):
             return high
-        if not self.keeps(make(low), _SLACK):
+        if not self.keeps(make(low), SLACK):
             raise self.unmet()
         while high > low * 1.001:
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.keeps(make(middle), _SLACK) else (low, middle)
+            low, high = (middle, high) if self.keeps(make(middle), SLACK) else (low, middle)
         return low
 
     def unmet(self) -> InvalidArgument:
@@ -329,17 +333,19 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Priced:
-    """What a table will promise, before it is solved for."""
+class Promised:
+    """What noise will promise, before it is made: to add up at ``allowance`` teachers' worth, or by its own coins."""
 
     allowance: float = math.inf
     vote_epsilon: float = math.inf
     certificate: None = None
 
     def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
+        """The m that it adds up at."""
         return self.allowance
 
     def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | None:
+        """By its coins; None if they protect nothing."""
         if math.isinf(self.vote_epsilon):
             return None
         epsilon = self.vote_epsilon * overlap
@@ -426,7 +432,7 @@ def _self_bounding(asked: _Asked) -> Mechanism:
 
         return make(asked.strongest(make, 1e-3, float(asked.overlap)) if allowance is None else allowance)
     if allowance is None:  # a table takes long to make: priced by its allowance alone
-        allowance = asked.strongest(lambda m: _Priced(allowance=m), 1e-3, float(asked.overlap))
+        allowance = asked.strongest(lambda m: Promised(allowance=m), 1e-3, float(asked.overlap))
     return SelfBoundingPlurality(
         teachers=asked.teachers,
         classes=asked.classes,
@@ -438,7 +444,7 @@ def _self_bounding(asked: _Asked) -> Mechanism:
 
 def _vote_private(asked: _Asked) -> Mechanism:
     # Without the target's delta: at 1e-5 it gains a ten-thousandth, see VotePrivatePlurality.
-    each = asked.strongest(lambda epsilon: _Priced(vote_epsilon=epsilon), 1e-4, 50.0)
+    each = asked.strongest(lambda epsilon: Promised(vote_epsilon=epsilon), 1e-4, 50.0)
     return VotePrivatePlurality(
         teachers=asked.teachers,
         classes=asked.classes,

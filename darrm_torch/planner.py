@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .candidates import SLACK
 from .certificate import check_overlap, check_target
 from .errors import InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .plurality import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from .priors import IndependentVotes, Prior, check_prior
-from .strategies import SLACK, TRAINING, Family, Question, Strategy, families, resting_on_teachers
+from .strategies import TRAINING, Family, Question, Strategy, families, resting_on_teachers
 
 __all__ = ["Plan", "TeachersNeeded", "plan"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .candidates import expected_agreement, strongest_mechanism
+from .candidates import SLACK, Promised, expected_agreement, strongest_mechanism
 from .errors import DarrmError
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
 from .mechanisms import (
@@ -31,15 +31,12 @@ from .plurality import PluralityVotes, votes_within
 from .priors import IndependentVotes, Prior, SharedVotes, majority_lead
 from .program import optimize_noise
 from .regions import Region
-from .totals import TotalPrivacy, total_privacy
+from .totals import PricedMechanism, TotalPrivacy, total_privacy
 
-__all__ = ["SLACK", "TRAINING", "Family", "Question", "Strategy", "families", "resting_on_teachers"]
+__all__ = ["TRAINING", "Family", "Question", "Strategy", "families", "resting_on_teachers"]
 
 TRAINING = " + training"
 """Ends the names of strategies of which the coins and the teachers' training are counted together."""
-
-SLACK = 1 - 1e-9
-"""What is left under a target, for the rounding of what is then proven."""
 
 _SEARCHED = 1_000_000  # compositions of corners up to which the whole profile is searched with all of its points
 _SAMPLED = 350  # histograms of the votes that a table looks up
@@ -486,21 +483,28 @@ def _judged(
     )
 
 
+def _total(
+    asked: Question, mechanism: PricedMechanism, labels: int, delta: float, *, voters: int, own_coins: bool = False
+) -> TotalPrivacy:
+    """What is proven of ``labels`` labels by so many of the teachers."""
+    teacher = PrivacyProfile.non_private() if own_coins else asked.teacher
+    return total_privacy(
+        teachers=[teacher] * voters,
+        overlap=min(asked.overlap, voters),
+        mechanism=mechanism,
+        labels=labels,
+        delta=delta,
+    )
+
+
 def _priced(
     asked: Question, mechanism: Mechanism, *, own_coins: bool = False
 ) -> tuple[TotalPrivacy, TotalPrivacy, list[str]]:
     """What one label costs, and all; and which targets that is over, in words."""
     count = mechanism.teachers or asked.teachers
-    teacher = PrivacyProfile.non_private() if own_coins else asked.teacher
 
     def priced(labels: int, delta: float) -> TotalPrivacy:
-        return total_privacy(
-            teachers=[teacher] * count,
-            overlap=min(asked.overlap, count),
-            mechanism=mechanism,
-            labels=labels,
-            delta=delta,
-        )
+        return _total(asked, mechanism, labels, delta, voters=count, own_coins=own_coins)
 
     label, total = priced(1, asked.targets[0].delta), priced(asked.labels, asked.targets[-1].delta)
     over = []
@@ -542,13 +546,7 @@ def _allowance(asked: Question, *, route: str = "") -> float:
     """
 
     def cost(m: float, count: int, delta: float) -> float:
-        total = total_privacy(
-            teachers=[asked.teacher] * asked.teachers,
-            overlap=asked.overlap,
-            mechanism=_Bounded(m),
-            labels=count,
-            delta=delta,
-        )
+        total = _total(asked, Promised(allowance=m), count, delta, voters=asked.teachers)
         return min(one.epsilon for one in total.routes if one.name == (route or total.route.name))
 
     def fits(m: float) -> bool:
@@ -568,20 +566,6 @@ def _searchable(points: Sequence[PrivacyGuarantee], asked: Question) -> tuple[Pr
             break
         kept = kept[:-1]
     return kept
-
-
-@dataclass(frozen=True)
-class _Bounded:
-    """Labels that add up, each at ``allowance`` teachers' worth; their coins protect nothing by themselves."""
-
-    allowance: float
-    certificate: None = None
-
-    def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
-        return self.allowance
-
-    def guarantee(self, *, labels: int, delta: float, overlap: int) -> None:
-        return None
 
 
 @dataclass(frozen=True)
