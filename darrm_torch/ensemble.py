@@ -52,6 +52,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     Raises:
         InvalidArgument: no models, profiles that are not one for each, overlap > K, classes that cannot compete.
+        UnprovenPrivacy: a teacher whose weights are not those that its profile was read with.
         LedgerError: the ledger was kept for other teachers, other promises, another mechanism or other rules.
     """
 
@@ -75,6 +76,13 @@ class PrivateMajorityEnsemble(nn.Module):
             profiles = [PrivacyProfile.non_private()] * count
         if len(profiles) != count:
             raise InvalidArgument("profiles", f"one for each of the {count} models", f"{len(profiles)} of them")
+        for number, (model, profile) in enumerate(zip(models, profiles, strict=True)):
+            if profile.reading is not None and profile.reading.digest not in (None, weights_digest(model)):
+                raise UnprovenPrivacy(
+                    f"the weights of teacher {number} are not those that its profile was read with: it was trained "
+                    "further or converted since, or the profiles are in another order. Read the teachers as they are, "
+                    "read_teachers(..., modules=models)"
+                )
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         self.classes = _class_numbers(classes)
         self.mechanism = mechanism

@@ -106,14 +106,16 @@ def read_privacy(
             with the latter (see :class:`~darrm_torch.lightning.AccountantCheckpoint`; its ``global_step`` is checked
             too), of a folder of ``teacher-*.pt`` files (gives a tuple), or a list of (noise_multiplier, sample_rate,
             steps). Files are opened with ``weights_only=True``.
-        module: the trained teacher, in whatever wrapping, or its state dict.
+        module: the trained teacher, in whatever wrapping, or its state dict; its weights must be those of the file, if
+            ``source`` is one.
         data_loader: the loader it was trained with: the one that ``make_private`` returned.
         optimizer: the optimizer it was trained with: the one that ``make_private`` returned.
         steps: how many optimizer steps were taken, if it is known (for example ``trainer.global_step``).
         delta: where epsilons are compared, in (0, 1); the profile holds at every delta.
         accept: what would be refused, by name, and is then marked in the reading: "gdp" (a history kept by the GDP
-            accountant, which may have dropped steps), "sampling" (batches not drawn by Poisson sampling: no guarantee),
-            "buffers" (BatchNorm statistics, which must then come from public data).
+            accountant, which may have dropped steps), "sampling" (batches not drawn by Poisson sampling: no guarantee;
+            or runs at other rates than the loader's, which the caller knows to be of other loaders, not of gradients
+            accumulated over batches), "buffers" (BatchNorm statistics, which must then come from public data).
 
     Returns:
         a :class:`~darrm_torch.PrivacyProfile` with its :class:`PrivacyReading`, or a tuple of them for a folder.
@@ -135,7 +137,13 @@ def read_privacy(
                 raise InvalidArgument("source", "a folder with teacher-*.pt files", str(path))
             return read_teachers(files, delta=delta, accept=accept)
         record = _load(path)
-        module = record["module_state_dict"] if module is None else module
+        if module is None:
+            module = record["module_state_dict"]
+        elif not _are_in(_state(module), record["module_state_dict"]):
+            raise UnprovenPrivacy(
+                f"the teacher's weights are not those in {path}: it was trained further, changed, or is another. Load "
+                "the weights of the file, or give the file that was saved after the last step of training"
+            )
         steps = record.get("global_step") if steps is None else steps
     else:
         record = {}
@@ -163,9 +171,11 @@ def read_privacy(
         )
         notes.append("Recorded by a GDP accountant; the caller vouches that its history is complete.")
     _check_steps(history, optimizer, steps)
-    _check_optimizer(source, module, optimizer)
-    sampling, records, said = _sampling(history, data_loader, record, accept)
+    rate = _check_optimizer(source, module, optimizer)
+    sampling, records, said = _sampling(history, data_loader, rate, record, accept)
     notes += said
+    if optimizer is None and module is not None and not record:
+        notes.append("The optimizer was not seen: that these are the steps of this teacher is taken on trust.")
     if module is None:
         notes.append("The weights were not seen: nothing ties this history to a teacher.")
     elif statistics := _private_statistics(_state(module)):
@@ -175,6 +185,8 @@ def read_privacy(
             '(opacus.validators.ModuleValidator.fix), or accept=["buffers"] if they come from public data alone',
         )
         notes.append(f"The caller vouches that {statistics[0]} comes from public data alone.")
+    if any("FastGradientClipping" in type(one).__name__ for one in (module, optimizer)):
+        notes.append("Ghost clipping does not count the batches accumulated for a step: one batch a step is assumed.")
     theirs = tuple(_opacus_epsilon(name, history, delta) for name in ("prv", "rdp"))
     epsilon = profile.epsilon(delta)
     notes += [
@@ -380,11 +392,19 @@ def _check_steps(history: tuple[tuple[float, float, int], ...], optimizer: Any, 
         )
 
 
-def _check_optimizer(source: Source, module: Any, optimizer: Any) -> None:
+def _check_optimizer(source: Source, module: Any, optimizer: Any) -> float | None:
+    """The sample rate that the optimizer reports for each batch, where it can be seen."""
     if optimizer is None:
-        return
+        return None
+    if hasattr(optimizer, "unclipped_num_std"):  # AdaClipDPOptimizer
+        raise UnprovenPrivacy(
+            "AdaClipDPOptimizer divides its noisy count of unclipped gradients by the exact size of the batch, which "
+            "reveals more than the accountant counts: its theorem divides by a constant. Train again with "
+            'clipping="flat" or "per_layer"'
+        )
     hook = getattr(optimizer, "step_hook", None)
     accountant = getattr(source, "accountant", source)
+    told: list[Any] = []
     if hasattr(accountant, "step") and hasattr(optimizer, "attach_step_hook"):
         told = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
         if not any(one is accountant for one in told):
@@ -406,11 +426,17 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> None:
             f"the module clips gradients to {clipped}, the optimizer scales its noise to {bound}: ghost clipping does "
             "not support schedules of the bound. Train again with a constant max_grad_norm"
         )
+    return next((one for one in told if isinstance(one, float)), None)
 
 
 def _sampling(
-    history: tuple[tuple[float, float, int], ...], data_loader: Any, record: dict[str, Any], accept: Collection[str]
+    history: tuple[tuple[float, float, int], ...],
+    data_loader: Any,
+    rate: float | None,
+    record: dict[str, Any],
+    accept: Collection[str],
 ) -> tuple[str, int | None, list[str]]:
+    """``rate``: of one batch, as the optimizer reports it."""
     notes = []
     records = record.get("shard_size")
     if data_loader is not None:
@@ -425,8 +451,21 @@ def _sampling(
                 f"the loader samples at {sampler.sample_rate:.6g}, the accountant recorded {recorded:.6g}: this "
                 "is not the loader that the teacher was trained with. Give the one that make_private returned"
             )
+        rate = recorded
     else:
         sampling = {"poisson": "poisson", None: "assumed"}.get(record.get("sampling"), "not poisson")
+    # For n batches between two steps Opacus records n times the rate. But a record may be drawn for several of them,
+    # and then moves the sum by several clipping bounds, which no rate makes up for.
+    others = sorted({run[1] for run in history if rate is not None and abs(run[1] - rate) > 1e-9 * rate})
+    if others:
+        _refuse(
+            "sampling" in accept,
+            f"steps were recorded at other sample rates ({others[0]:.6g}) than a batch is drawn at ({rate:.6g}): "
+            "gradients were accumulated over several batches, which the accountant does not cover, or another loader "
+            "was used too. Use BatchMemoryManager for batches that are too large for the memory, which accumulates "
+            'within a batch; accept=["sampling"] if it was another loader, of Poisson samples',
+        )
+        notes.append("The caller vouches that steps at other sample rates had Poisson samples of their own.")
     if sampling == "not poisson":
         _refuse(
             "sampling" in accept,
@@ -483,6 +522,18 @@ def _bare(state: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
         ((".".join(names[name][shared:]), value) for name, value in state.items() if isinstance(value, torch.Tensor)),
         key=lambda pair: pair[0],
     )
+
+
+def _are_in(state: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
+    """Whether each tensor is in the file, perhaps in another precision, under whatever name, perhaps with others."""
+    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
+    precisions = {value.dtype for value in tensors if value.is_floating_point()}
+    kept = set()
+    for value in file.values():
+        if isinstance(value, torch.Tensor):
+            kept |= {weights_digest({"": value.to(one)}) for one in precisions if value.is_floating_point()}
+            kept.add(weights_digest({"": value}))
+    return all(weights_digest({"": value}) in kept for value in tensors)
 
 
 def _flat(module: Any) -> torch.Tensor:

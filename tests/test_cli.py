@@ -343,11 +343,17 @@ def test_torchscript_models_with_their_accountants(trained: Path, capsys: pytest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Torch's own word about TorchScript's future
         for number in range(3):
-            torch.jit.script(torch.nn.Linear(4, 2)).save(f"script-{number}.pt")
+            network = torch.nn.Linear(4, 2)
+            state = torch.load(MODELS[number])["module_state_dict"]
+            network.load_state_dict({name.removeprefix("_module."): value for name, value in state.items()})
+            torch.jit.script(network).save(f"script-{number}.pt")
+            torch.jit.script(torch.nn.Linear(4, 2)).save(f"other-{number}.pt")
     scripts = [f"script-{number}.pt" for number in range(3)]
     arguments = ("label", "--inputs", "x.npy", "--models", *scripts, "--delta", "1e-4", "--allowance", "1",
                  "--ledger", "l.sqlite", "--out", "y.npy")  # fmt: skip
     assert "--accountants must be given" in said(capsys, *arguments, status=2)
+    others = [argument.replace("script", "other") for argument in arguments]
+    assert "weights are not those in teacher-0.pt" in said(capsys, *others, "--accountants", *MODELS, status=1)
     assert "30 labels" in said(capsys, *arguments, "--accountants", *MODELS)
 
 

@@ -300,6 +300,20 @@ def test_from_opacus_reads_fetches_and_labels(trained: list[tuple[nn.Module, nn.
     assert torch.equal(votes[0], votes[1])
 
 
+def test_profiles_are_of_the_weights_that_vote() -> None:
+    """Trained further without an accountant, or in another order: the printed guarantee would be of others."""
+    _, models, engines = zip(*(train_with_opacus(seed) for seed in range(2)), strict=True)
+    profiles = dt.read_teachers(engines, modules=models)
+    majority = dt.NoiseFreeMajority(classes=2, teachers=2)
+    dt.PrivateMajorityEnsemble(models, majority, profiles=profiles)
+    with pytest.raises(dt.UnprovenPrivacy, match="another order"):
+        dt.PrivateMajorityEnsemble(models[::-1], majority, profiles=profiles)
+    with torch.no_grad():
+        next(models[1].parameters()).add_(1e-3)
+    with pytest.raises(dt.UnprovenPrivacy, match="teacher 1 are not those"):
+        dt.PrivateMajorityEnsemble(models, majority, profiles=profiles)
+
+
 def test_the_whole_profile_needs_less_noise_than_one_point(
     trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
 ) -> None:

@@ -194,6 +194,22 @@ def save(file, teacher, **extra):
     torch.save(state, file)
 
 
+def test_a_file_speaks_of_the_weights_that_it_holds(tmp_path):
+    teacher, file = Teacher(), tmp_path / "teacher-000.pt"
+    teacher.engine.save_checkpoint(path=file, module=teacher.module)
+    assert read_privacy(file, module=teacher.net).reading.digest == weights_digest(teacher.net)
+    read_teachers([file], modules=[copy.deepcopy(teacher.net).half()])
+    teacher.train()
+    for read in (lambda: read_privacy(file, module=teacher.net), lambda: read_teachers([file], modules=[teacher.net])):
+        with pytest.raises(UnprovenPrivacy, match="trained further"):
+            read()
+
+
+def test_what_ties_an_engine_to_a_teacher_is_seen_or_said(teacher):
+    unseen = read_privacy(teacher.engine, module=teacher.module, data_loader=teacher.loader).reading
+    assert any("steps of this teacher is taken on trust" in note for note in unseen.notes)
+
+
 def test_a_folder_is_read_in_order(tmp_path):
     for number in (2, 0, 1):
         teacher = Teacher(seed=number, noise_multiplier=1.0 + number)
@@ -279,6 +295,46 @@ def test_another_loader_is_refused(teacher):
         teacher.read(data_loader=slower)
 
 
+def test_accumulated_batches_are_refused(teacher):
+    """Two batches for a step: a record may be in both. Opacus records twice the rate, which is no bound."""
+    accumulating = Teacher(seed=7)
+    accumulating.module.allow_grad_accumulation()
+    for number, (x, y) in enumerate(accumulating.loader):
+        if number % 2 == 0:
+            accumulating.optimizer.zero_grad()
+        accumulating.criterion(accumulating.module(x), y).backward()
+        if number % 2:
+            accumulating.optimizer.step()
+    assert accumulating.engine.accountant.history[-1][1] == 0.2
+    accumulating.train()  # the last steps are as they should be
+    seen = {"module": accumulating.module, "data_loader": accumulating.loader, "optimizer": accumulating.optimizer}
+    for left_out in ("data_loader", "optimizer"):
+        some = {name: value for name, value in seen.items() if name != left_out}
+        with pytest.raises(UnprovenPrivacy, match=r"other sample rates \(0\.2\) than a batch is drawn at \(0\.1\)"):
+            read_privacy(accumulating.engine, **some)
+    vouched = read_privacy(accumulating.engine, **seen, accept=["sampling"])
+    assert any("vouches that steps at other sample rates" in note for note in vouched.reading.notes)
+    # What would be wrong with it: one such step at noise 1, rates 0.1, against what the history says.
+    epsilon = PrivacyProfile.from_dp_sgd([(1.0, 0.2, 1)]).epsilon(1e-5)
+    x = torch.linspace(-10, 12, 100_001, dtype=torch.float64)
+    none, once, twice = (torch.exp(-((x - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in range(3))
+    excess = 0.81 * none + 0.18 * once + 0.01 * twice - math.exp(epsilon) * none
+    assert float(torch.trapezoid(excess.clamp(min=0), x)) > 1e-4
+
+
+def test_ghost_clipping_does_not_say_whether_batches_were_accumulated():
+    """Nothing forbids it there, and the accountant counts one batch a step."""
+    ghost = Teacher(grad_sample_mode="ghost")
+    for number, (x, y) in enumerate(ghost.loader):
+        ghost.criterion(ghost.module(x), y).backward()
+        if number % 2:
+            ghost.optimizer.step()
+            ghost.optimizer.zero_grad()
+    profile = ghost.read()
+    assert profile.dp_sgd == ((1.0, 0.1, 15),)
+    assert any("one batch a step is assumed" in note for note in profile.reading.notes)
+
+
 def test_a_replaced_step_hook_or_another_engine_is_refused():
     teacher, other = Teacher(), Teacher(seed=1)
     with pytest.raises(UnprovenPrivacy, match="does not report its steps"):
@@ -349,6 +405,19 @@ def test_the_adaptive_clipping_engine_is_refused():
     engine.accountant.history = list(STEPS)
     with pytest.raises(UnprovenPrivacy, match="without bound"):
         read_privacy(engine)
+
+
+def test_the_adaptive_clipping_optimizer_is_refused():
+    adaptive = Teacher(
+        clipping="adaptive",
+        target_unclipped_quantile=0.5,
+        clipbound_learning_rate=0.2,
+        max_clipbound=10.0,
+        min_clipbound=0.1,
+        unclipped_num_std=1.0,
+    )
+    with pytest.raises(UnprovenPrivacy, match="exact size of the batch"):
+        adaptive.read()
 
 
 @pytest.mark.parametrize(
