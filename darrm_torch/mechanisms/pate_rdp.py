@@ -17,7 +17,7 @@ from scipy import special
 
 from ..errors import InvalidArgument, check_number
 from .gnmax import GNMax, grid_step
-from .sampling import Floats, GaussianTail, Integers, Magnitudes
+from .sampling import Floats, Integers, RandomBits, arithmetic
 
 __all__ = [
     "DataDependentGuarantee",
@@ -168,7 +168,8 @@ class DataDependentLoss:
         upper bound of f's sensitivity, s a public factor and z the quantile of ``failure``, so that it is no less
         than f except with chance ``failure``; it is cut off at the worst case, which is public. To it are added what
         its own release costs, :func:`smooth_release_renyi`, and log(1/delta) / (order - 1). ``epsilon`` is rounded up
-        to multiples of 2**-20; the arithmetic on the way is floating-point.
+        to multiples of 2**-20 from many more digits: noise on a grid in proportion to S would betray S, and f, whatever
+        its law. f and S themselves are computed in floating point.
 
         Args:
             delta: of the labels.
@@ -185,60 +186,70 @@ class DataDependentLoss:
         failure = check_number("failure", failure, low=0.0, low_open=True, high=0.5)
         mechanism = self.mechanism
         worst = len(self.counts) * order * (mechanism.overlap / mechanism.sigma) ** 2
-        smoothness, noise = _release_parameters(order, share * worst)
-        cost = smooth_release_renyi(order, smoothness=smoothness, noise=noise)
+        offset = -float(special.ndtri(failure)) * (1 + 2.0**-40)
+        smoothness, noise = _release_parameters(order, share * worst, offset)
+        cost = smooth_release_renyi(order, smoothness=smoothness, noise=noise, offset=offset)
         votes = _OnALine(mechanism, self.counts, order)
         spread = votes.smooth_sensitivity(smoothness) * noise
-        fine = Magnitudes(GaussianTail(1.0, 2.0**-12))
-        normal = float(fine.signed(mechanism._bits, 1)[0]) * 2.0**-12
-        released = min(worst, max(0.0, votes.loss() + spread * (normal - special.ndtri(failure))))
-        epsilon = released + cost + math.log(1 / delta) / (order - 1)
+        normal = _normal(mechanism._bits)
+        released = min(worst, max(0.0, votes.loss() + spread * (normal + offset)))
+        epsilon = released + (cost + math.log(1 / delta) / (order - 1))
         return DataDependentGuarantee(
             epsilon=math.ceil(epsilon * 2**20 + 1) / 2**20, delta=delta, order=order, sensitive=False, failure=failure
         )
 
 
-def smooth_release_renyi(order: float, *, smoothness: float, noise: float) -> float:
-    """Renyi privacy, at ``order``, of f + S * noise * Z for a beta-smooth upper bound S of f's sensitivity, Z normal.
+def _normal(bits: RandomBits) -> Any:
+    """A standard normal number with 60 digits, from 512 bits (Box & Muller 1958): an mpmath number."""
+    mp = arithmetic(320)
+    one, two = (mp.ldexp(sum(int(w) << 64 * i for i, w in enumerate(half)) + 0.5, -256) for half in bits.words(2, 4))
+    return mp.sqrt(-2 * mp.log(one)) * mp.cospi(2 * two)
 
-    On neighbours S differs by a factor t in [e**-beta, e**beta] and f by at most the smaller S, so with a = ``order``
-    the exact divergence of two normal laws is largest at t = e**-beta or, split in two terms, at t = 1 and t =
-    e**beta. The bound a e**(2 beta)/noise**2 + (a beta - log(1 - 2 a beta)/2)/(a - 1) of Papernot et al. 2018
-    (Theorem 23) is smaller than that and does not hold: at a = 10, beta = 0.049, noise = 5 it gives 0.713 where the
-    divergence is 2.823.
+
+def smooth_release_renyi(order: float, *, smoothness: float, noise: float, offset: float = 0.0) -> float:
+    """Renyi privacy, at ``order``, of f + S * noise * (Z + offset), Z normal, S beta-smooth above f's sensitivity.
+
+    On neighbours S differs by a factor t in [e**-beta, e**beta], f by at most the smaller S, and the means by that and
+    by the offset's part, S * noise * offset * |1 - t|. So with a = ``order`` the exact divergence of two normal laws is
+    largest at t = e**-beta or, split in two terms, at t = 1 and t = e**beta. The bound a e**(2 beta)/noise**2 +
+    (a beta - log(1 - 2 a beta)/2)/(a - 1) of Papernot et al. 2018 (Theorem 23) is smaller than that and does not hold:
+    at a = 10, beta = 0.049, noise = 5 it gives 0.713 where the divergence is 2.823.
 
     Args:
         order: a > 1.
         smoothness: beta > 0, with a (1 - e**(-2 beta)) < 1.
         noise: s > 0.
+        offset: z >= 0, in standard deviations.
 
     >>> round(smooth_release_renyi(10, smoothness=0.049, noise=5), 3)
     2.823
     """
-
-    def scale(t: float) -> float:
-        return math.log(t) + math.log(t * t / _mixed(order, t)) / (2 * (order - 1))
-
     low, high = math.exp(-smoothness), math.exp(smoothness)
     if _mixed(order, low) <= 0:
         raise InvalidArgument("smoothness", f"below log(a / (a - 1)) / 2 at a = {order}", smoothness)
-    return max(_shift(order, low) / noise**2 + scale(low), _shift(order, 1.0) / noise**2 + scale(high))
+    less = order * (low / noise + offset * (1 - low)) ** 2 / (2 * _mixed(order, low)) + _scale(order, low)
+    more = order * (1 / noise + offset * (high - 1)) ** 2 / 2 + _scale(order, high)
+    return max(less, more)
 
 
 def _mixed(order: float, t: float) -> float:
     return order * t * t + 1 - order
 
 
-def _shift(order: float, t: float) -> float:
-    return order * t * t / (2 * _mixed(order, t))
+def _scale(order: float, t: float) -> float:
+    """Of two centred normal laws, the second t times as wide."""
+    return math.log(t) + math.log(t * t / _mixed(order, t)) / (2 * (order - 1))
 
 
-def _release_parameters(order: float, cost: float) -> tuple[float, float]:
-    """Smoothness and noise that cost at most ``cost``: half of it for the change of scale, half for the shift."""
+def _release_parameters(order: float, cost: float, offset: float) -> tuple[float, float]:
+    """Smoothness and noise that cost ``cost``: of the shift about half for f, half for the offset."""
     smoothness = math.log1p(1 / (order - 1)) / 4  # half of what has finite cost
-    while smooth_release_renyi(order, smoothness=smoothness, noise=math.inf) > cost / 2:
+    while smooth_release_renyi(order, smoothness=smoothness, noise=math.inf, offset=offset) > cost / 4:
         smoothness /= 1.25
-    return smoothness, math.sqrt(2 * _shift(order, math.exp(-smoothness)) / cost)
+    low, high = math.exp(-smoothness), math.exp(smoothness)
+    less = math.sqrt(2 * (cost - _scale(order, low)) * _mixed(order, low) / order) - offset * (1 - low)
+    more = math.sqrt(2 * (cost - _scale(order, high)) / order) - offset * (high - 1)
+    return smoothness, 1 / min(less / low, more)
 
 
 class _OnALine:

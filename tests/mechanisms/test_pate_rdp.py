@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from darrm_torch import DataDependentLoss, GNMax, InvalidArgument
 from darrm_torch.mechanisms.gnmax import grid_step
 from darrm_torch.mechanisms.pate_rdp import (
+    _normal,
     _OnALine,
     _release_parameters,
     _theorem_6,
@@ -21,6 +22,7 @@ from darrm_torch.mechanisms.pate_rdp import (
     log_chance_of_other,
     smooth_release_renyi,
 )
+from darrm_torch.mechanisms.sampling import RandomBits
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "reference" / "gnmax_rdp.json").read_text())["cases"]
 
@@ -192,15 +194,57 @@ def exact_divergence(order: float, shift: float, here: float, there: float) -> f
     return math.log(value) / (order - 1)
 
 
-def test_release_cost_covers_every_pair_of_scales() -> None:
+@pytest.mark.parametrize("offset", [0.0, 0.7, 4.75])
+def test_release_cost_covers_every_pair_of_scales(offset: float) -> None:
     for order, smoothness, noise in ((10.0, 0.049, 5.0), (3.0, 0.1, 2.0), (20.0, 0.005, 30.0)):
-        claimed = smooth_release_renyi(order, smoothness=smoothness, noise=noise)
+        claimed = smooth_release_renyi(order, smoothness=smoothness, noise=noise, offset=offset)
         for log_t in np.linspace(-smoothness, smoothness, 9):
             t = math.exp(log_t)
-            shift = min(1.0, t)
+            # f and the offset's part of the mean may well move the same way.
+            shift = min(1.0, t) + noise * offset * abs(1 - t)
             assert exact_divergence(order, shift, noise, noise * t) <= claimed * (1 + 1e-6)
-        worst = exact_divergence(order, math.exp(-smoothness), noise, noise * math.exp(-smoothness))
+        low = math.exp(-smoothness)
+        worst = exact_divergence(order, low + noise * offset * (1 - low), noise, noise * low)
         assert math.isclose(worst, claimed, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "sigma"),
+    [([250, 0], [249, 1], 20.0), ([60, 0, 0], [59, 1, 0], 4.0), ([40, 20], [39, 21], 3.0)],
+)
+def test_release_of_real_votes_costs_no_more_than_claimed(here, there, sigma: float) -> None:
+    """Far from any doubt S changes by all that smoothness allows, and with it how far f is raised above its value."""
+    order, offset = 12.0, -special.ndtri(1e-6)
+    smoothness, noise = _release_parameters(order, 0.1 * order / sigma**2, offset)
+    lines = [_OnALine(GNMax(sigma=sigma), np.array([votes]), order) for votes in (here, there)]
+    (f, wide), (g, narrow) = ((line.loss(), noise * line.smooth_sensitivity(smoothness)) for line in lines)
+    shift = (f + offset * wide - g - offset * narrow) / wide
+    claimed = smooth_release_renyi(order, smoothness=smoothness, noise=noise, offset=offset)
+    assert exact_divergence(order, shift, 1.0, narrow / wide) <= claimed * (1 + 1e-6)
+    assert exact_divergence(order, shift * wide / narrow, 1.0, wide / narrow) <= claimed * (1 + 1e-6)
+
+
+def test_released_figures_lie_on_no_grid_of_their_own() -> None:
+    """A grid in proportion to the sensitivity would tell what the sensitivity is, and so which votes there were."""
+    counts, order, delta = np.array([[250, 0, 0]] * 500), 12.0, 1e-6
+    offset = -special.ndtri(1e-6)
+    smoothness, noise = _release_parameters(order, 0.1 * 500 * order / 400, offset)
+    spread = _OnALine(GNMax(sigma=20.0), counts, order).smooth_sensitivity(smoothness) * noise
+    figures = np.array(
+        [
+            DataDependentLoss(mechanism=GNMax(sigma=20.0, insecure_seed=seed), counts=counts)
+            .sanitised(delta=delta, order=order)
+            .epsilon
+            for seed in range(40)
+        ]
+    )
+    places = (figures - figures[0]) / (spread * 2.0**-12) % 1
+    assert stats.kstest(places[1:], "uniform").pvalue > 1e-6  # false alarm 1e-6, fixed seeds
+
+
+def test_the_noise_of_the_release_is_normal() -> None:
+    drawn = [float(_normal(RandomBits(insecure_seed=seed))) for seed in range(2000)]
+    assert stats.kstest(drawn, "norm").pvalue > 1e-6  # false alarm 1e-6, fixed seeds
 
 
 def test_the_published_release_bound_does_not_hold() -> None:
@@ -214,8 +258,10 @@ def test_the_published_release_bound_does_not_hold() -> None:
 
 @pytest.mark.parametrize(("order", "cost"), [(2.0, 0.5), (12.0, 0.01), (60.0, 1e-4)])
 def test_release_parameters_keep_to_the_cost(order: float, cost: float) -> None:
-    smoothness, noise = _release_parameters(order, cost)
-    assert 0.5 * cost < smooth_release_renyi(order, smoothness=smoothness, noise=noise) <= cost * (1 + 1e-12)
+    for offset in (0.0, 4.75):
+        smoothness, noise = _release_parameters(order, cost, offset)
+        spent = smooth_release_renyi(order, smoothness=smoothness, noise=noise, offset=offset)
+        assert math.isclose(spent, cost, rel_tol=1e-9)
 
 
 def test_bad_arguments_are_one_clear_error() -> None:
