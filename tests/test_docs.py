@@ -24,7 +24,7 @@ SLOW = ("docs/tutorials/",)  # these train something
 BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`((?:make|darrm|pip install|python -m) [^`]+)`(?!`)")
 
-DARRM = (sys.executable, "-m", "darrm_torch.cli")  # the command, also where it is not installed
+DARRM = (sys.executable, "-m", "darrm_torch")  # the command, also where it is not installed
 
 
 def name_of(page: Path) -> str:

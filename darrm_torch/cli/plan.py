@@ -1,0 +1,108 @@
+"""``darrm plan``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidArgument, check_integer, check_number
+from .parser import Command, UsageError
+from .promises import add_common, add_teacher, read_teacher, teacher_files
+from .showing import check_figure, fill, print_json, progress, save_figure
+from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
+
+__all__ = ["COMMAND"]
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
+    add_teacher(parser, "what each teacher promises (leave out: teachers without privacy)")
+    parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
+    add_common(parser)
+    parser.set_defaults(prior=None)
+    parser.add_argument(
+        "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {OF_MANY} (default: several)"
+    )
+    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
+    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
+    parser.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="what all may cost together")
+    parser.add_argument(
+        "--agreement", type=float, metavar="A", help="also: what this agreement costs, and what teachers it needs"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _run(chosen: Any) -> int:
+    from ..certificate import check_overlap
+    from ..guarantees import shown
+    from ..planner import plan
+    from ..plurality import PluralityVotes
+    from ..strategies import families
+
+    if chosen.label_target is None and chosen.total_target is None:
+        raise UsageError("no target: give --label-target EPS,DELTA or --total-target EPS,DELTA")
+    if chosen.teachers_folder is not None:
+        count = len(teacher_files("--teachers-folder", chosen.teachers_folder))
+        if chosen.teachers not in (None, count):
+            raise InvalidArgument("--teachers", f"left out, or {count}, as many as are in the folder", chosen.teachers)
+        chosen.teachers = count
+    if chosen.teachers is None:
+        raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
+    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
+    check_overlap(chosen.overlap, chosen.teachers)
+    check_integer("--labels", chosen.labels, low=1)
+    if chosen.agreement is not None:
+        check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
+    check_figure(chosen.plot)
+    prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
+    if prior is not None and isinstance(prior, PluralityVotes) != many:
+        raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
+    teacher, kinds = read_teacher(chosen), len(families(chosen.classes))
+    with progress(kinds, "strategies") as bar:
+        answer = plan(
+            teachers=chosen.teachers,
+            classes=chosen.classes,
+            teacher=teacher,
+            overlap=chosen.overlap,
+            labels=chosen.labels,
+            label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
+            total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
+            prior=prior,
+            each=lambda name: bar.update(),
+        )
+    costs, needed = None, None
+    if chosen.agreement is not None:
+        with progress(kinds, "costs") as bar:
+            costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
+    if chosen.agreement is not None or not answer.teacher.is_private:
+        with progress(22, "teachers") as bar:
+            needed = answer.teachers_needed(0.95 if chosen.agreement is None else chosen.agreement, each=bar.update)
+    if chosen.plot is not None:
+        from ..plots import plot_frontier
+
+        with progress(13, "figure") as bar:
+            axes = plot_frontier(answer, each=lambda epsilon: bar.update())
+        save_figure(axes, chosen.plot)
+    if chosen.json:
+        plain = answer.to_dict()
+        plain["costs"] = None if costs is None else dict(costs)
+        plain["teachers_needed"] = None if needed is None else needed.to_dict()
+        print_json(plain)
+        return 0
+    print(answer)
+    if costs is not None:
+        print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
+        for name, epsilon in costs:
+            print(f"  {name:<32}{shown(epsilon):>10}")
+    if needed is not None:
+        print(f"\n{fill(str(needed))}")
+    return 0
+
+
+COMMAND = Command(
+    words="Which way of releasing labels for which budget, and why.",
+    example="darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 1/35 \\\n"
+    "      --steps 175 --label-target 0.1,1e-4",
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,99 @@
+"""Options about the teachers: what they promise, how they vote, and the files that say so."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument, check_number
+from .files import existing
+from .values import checked_prior, guarantee, read_guarantee, read_rate
+
+if TYPE_CHECKING:
+    from ..guarantees import PrivacyGuarantee, PrivacyProfile
+
+__all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher", "teacher_files"]
+
+
+def add_teacher(parser: Any, words: str = "what each teacher promises") -> None:
+    """Options that say what each teacher promises, in one of two ways."""
+    group = parser.add_argument_group(words)
+    group.add_argument("--teacher", type=guarantee, metavar="EPS,DELTA", help="as one guarantee")
+    group.add_argument("--noise-multiplier", type=float, metavar="S", help="as DP-SGD: noise")
+    group.add_argument("--sample-rate", type=read_rate, metavar="Q", help="as DP-SGD: chance of a record, such as 1/35")
+    group.add_argument("--steps", type=int, metavar="N", help="as DP-SGD: steps")
+
+
+def add_accept(parser: Any) -> None:
+    """The option to go on with what would be refused."""
+    parser.add_argument(
+        "--accept",
+        nargs="+",
+        choices=["gdp", "sampling", "buffers", "seeds"],
+        default=[],
+        metavar="FINDING",
+        help="go on with a finding that would be refused, and say so: gdp, sampling, buffers, seeds",
+    )
+
+
+def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
+    """What the teachers promise, however it was said; None: nothing was."""
+    from ..guarantees import PrivacyProfile
+
+    run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
+    given = [value for value in run.values() if value is not None]
+    ways = [bool(given), chosen.teacher is not None, getattr(chosen, "teachers_folder", None) is not None]
+    if sum(ways) > 1:
+        raise InvalidArgument(
+            "--teacher", "given once", "several ways", "Choose --teacher, or the settings of DP-SGD, or a folder."
+        )
+    if given and len(given) < 3:
+        missing = ", ".join("--" + name.replace("_", "-") for name, value in run.items() if value is None)
+        raise InvalidArgument("the settings of DP-SGD", "all three", f"no {missing}", "Give these as well.")
+    if given:
+        check_number("--noise-multiplier", run["noise_multiplier"], low=0.01)  # with less, dp-accounting takes hours
+        return PrivacyProfile.from_dp_sgd([(run["noise_multiplier"], run["sample_rate"], run["steps"])])
+    if chosen.teacher is not None:
+        return read_guarantee(chosen.teacher)
+    if getattr(chosen, "teachers_folder", None) is None:
+        return None
+    from ..opacus import read_teachers
+
+    with naming("--teachers-folder"):
+        return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
+
+
+def teacher_files(name: str, path: str) -> list[Path]:
+    """What lies in a folder of teachers, or in that of its run."""
+    folder = existing(name, path)
+    files, below = (sorted(place.glob("teacher-*.pt")) for place in (folder, folder / "teachers"))
+    if not files:
+        cure = f"Did you mean {folder / 'teachers'}?" if below else "It holds none."
+        raise InvalidArgument(name, "a folder with teacher-*.pt files", path, cure)
+    return files
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Says where a file was given that the library cannot read."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.name != "source":
+            raise
+        raise InvalidArgument(name, error.expected, error.got, error.cure) from None
+
+
+def add_common(parser: Any) -> None:
+    """Options about how records and votes hang together."""
+    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
+    parser.add_argument(
+        "--prior",
+        type=checked_prior,
+        default="independent:0.75",
+        metavar="P",
+        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, each is "
+        "right with chance 0.75, whatever the others vote: IndependentVotes(mean=0.75))",
+    )

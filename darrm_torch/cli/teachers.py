@@ -1,0 +1,57 @@
+"""``darrm teachers``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from .files import existing
+from .parser import Command
+from .promises import add_accept, naming, teacher_files
+from .showing import fill, print_json
+
+__all__ = ["COMMAND"]
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("sources", nargs="+", help="files of Opacus or Lightning, or one folder of teacher-*.pt")
+    parser.add_argument("--delta", type=float, default=1e-5, help="where epsilons are compared")
+    add_accept(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _run(chosen: Any) -> int:
+    from ..guarantees import shown
+    from ..opacus import read_teachers
+
+    paths = [existing("sources", source) for source in chosen.sources]
+    if len(paths) == 1 and paths[0].is_dir():
+        paths = teacher_files("sources", chosen.sources[0])
+    with naming("sources"):
+        profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
+    if chosen.json:
+        print_json(
+            [
+                {"file": str(path), "profile": profile.to_dict(), **asdict(profile.reading)}
+                for path, profile in zip(paths, profiles, strict=True)
+            ]
+        )
+        return 0
+    print(f"Epsilon (nats) at delta {shown(chosen.delta, 3)}: ours, and by Opacus' accountants.\n")
+    width = min(40, max(len(path.name) for path in paths))
+    print(f"  {'teacher':<{width}}{'epsilon':>10}{'PRV':>10}{'RDP':>10}   sampling")
+    for path, profile in zip(paths, profiles, strict=True):
+        reading, theirs = profile.reading, dict(profile.reading.accountant_epsilons)
+        numbers = "".join(shown(e).rjust(10) for e in (reading.epsilon, theirs["prv"], theirs["rdp"]))
+        print(f"  {path.name[-width:]:<{width}}{numbers}   {reading.sampling}")
+    for note in dict.fromkeys(note for profile in profiles for note in profile.reading.notes):
+        print(fill(f"- {note}"))
+    return 0
+
+
+COMMAND = Command(
+    words="What teachers trained with Opacus promise.",
+    example="darrm teachers runs/demo/teachers --delta 1e-4",
+    add_arguments=_add_arguments,
+    run=_run,
+)
