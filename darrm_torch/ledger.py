@@ -75,6 +75,7 @@ given out; 0 more labels fit
     """
 
     _process: int  # that opened the file; -1: none
+    _most: int  # labels that were seen in it
     _database: sqlite3.Connection
 
     def __init__(
@@ -147,6 +148,7 @@ given out; 0 more labels fit
         """
         keys = _checked_keys(keys)
         with self._transaction() as database:
+            before = self._check_history()
             known = self._known(database, keys)
             new: dict[bytes, int] = {}
             for position, key in enumerate(keys):
@@ -166,6 +168,7 @@ given out; 0 more labels fit
                 rows = [(key, label, charge) for key, label in answers.items()]
                 database.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
                 known.update(answers)
+        self._most = max(self._most, before + len(new))
         return [known[key] for key in keys]
 
     def check(self, keys: Sequence[bytes]) -> None:
@@ -264,6 +267,7 @@ given out; 0 more labels fit
     def _prepare(self) -> None:
         self._lock = threading.RLock()
         self._process = -1
+        self._most = 0
         _alive.add(self)
 
     def _set_cost(self, cost: Cost | None) -> None:
@@ -283,6 +287,17 @@ given out; 0 more labels fit
             return total.epsilon <= budget.epsilon and total.delta <= budget.delta
         pairs = ((cost.epsilon, budget.epsilon), (cost.delta, budget.delta))
         return all(_times(labels, one) <= _times(1, most) for one, most in pairs)
+
+    def _check_history(self) -> int:
+        """How many labels there are. None is ever taken back: where there were more, an older copy took the place."""
+        count = self.count
+        if count < self._most:
+            raise LedgerError(
+                f"{self.path} has {count} labels and had {self._most}: an older copy took its place. Nothing was given "
+                "out; restore the newest copy, or the labels since would be given out without a charge"
+            )
+        self._most = max(self._most, count)
+        return count
 
     def _check_budget(self, new: int) -> None:
         budget, total = self.budget, self.count + new
@@ -321,6 +336,8 @@ given out; 0 more labels fit
             try:
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
+                # At every commit into the file itself: who copies that alone, without its -wal, must lose no charge.
+                self._database.execute("PRAGMA wal_autocheckpoint=1")
                 self._database.execute("BEGIN IMMEDIATE")
                 (application,) = self._database.execute("PRAGMA application_id").fetchone()
                 (tables,) = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()

@@ -298,6 +298,31 @@ def test_a_file_that_was_taken_away_is_noticed(tmp_path, replaced):
         ledger.answer(keys(1), forbidden)
 
 
+def test_an_older_copy_in_the_place_of_the_file_is_noticed(tmp_path):
+    """A restored backup forgets charges: at least who saw them does not go on."""
+    file = tmp_path / "ledger.sqlite"
+    ledger = PrivacyLedger(file, FOR_100, cost=ONE)
+    ledger.answer(keys(*range(40)), ones)
+    ledger.close()
+    content = file.read_bytes()
+    ledger.answer(keys(*range(40, 100)), ones)
+    ledger.close()
+    file.write_bytes(content)
+    with pytest.raises(LedgerError, match="has 40 labels and had 100: an older copy"):
+        ledger.answer(keys(100), forbidden)
+
+
+def test_a_copy_of_the_file_alone_has_every_charge(tmp_path):
+    """Without its -wal, as a backup script may copy it while it is open."""
+    ledger, copied = PrivacyLedger(tmp_path / "ledger.sqlite", FOR_100, cost=ONE), tmp_path / "copy.sqlite"
+    for number in range(5):
+        ledger.answer(keys(number), ones)
+        copied.write_bytes((tmp_path / "ledger.sqlite").read_bytes())
+        copy_of_it = PrivacyLedger(copied)
+        assert (copy_of_it.count, copy_of_it.budget) == (number + 1, FOR_100)
+        copy_of_it.close()
+
+
 def test_a_file_that_could_not_be_opened_is_checked_when_it_can(tmp_path):
     file = tmp_path / "ledger.sqlite"
     again = pickle.loads(pickle.dumps(PrivacyLedger(file, timeout=0.05)))
