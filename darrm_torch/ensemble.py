@@ -213,6 +213,12 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=total_delta,
         )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and name in vars(self):
+            cure = "The ledger prices labels by it. Build another ensemble, with a ledger of its own."
+            raise InvalidArgument(name, "as it was when the ensemble was built", value, cure)
+        super().__setattr__(name, value)
+
     @property
     def noise(self) -> NoiseFunction | None:
         """The noise function, for mechanisms that have one."""
@@ -401,6 +407,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 f"this state_dict belongs to another ensemble (other {', '.join(different)}). {_OTHERS}"
             )
 
+
+_FIXED = {"mechanism", "profiles", "overlap", "classes", "delta", "ledger"}
 
 _OTHERS = (
     "Its labels would not have the guarantee of this one. Build an ensemble from those teachers and their own "

@@ -107,6 +107,26 @@ def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
         dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
 
 
+def test_what_labels_are_priced_by_stays_as_it_was() -> None:
+    """Else labels of one mechanism would be charged, and reported, at the price of another."""
+    pure = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3
+    noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
+    ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5), Says(0.9)], dt.DaRRM(noise), profiles=pure)
+    for name, value in {
+        "mechanism": dt.NoiseFreeMajority(classes=2, teachers=3),
+        "profiles": [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.001))] * 3,
+        "overlap": 1,
+        "classes": (1, 0),
+        "delta": 0.5,
+        "ledger": dt.PrivacyLedger(),
+    }.items():
+        before = getattr(ensemble, name)
+        with pytest.raises(dt.InvalidArgument, match="as it was when the ensemble was built"):
+            setattr(ensemble, name, value)
+        assert getattr(ensemble, name) is before
+    assert copy.deepcopy(ensemble).mechanism == ensemble.mechanism
+
+
 def test_a_pickled_ensemble_spends_from_the_same_file(tmp_path: Path) -> None:
     pure = dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))
     mechanism = dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=2.0)
