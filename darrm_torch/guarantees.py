@@ -217,7 +217,10 @@ class PrivacyProfile:
 
     @property
     def _is_computable(self) -> bool:
-        return all(min(g.epsilon for g in points) <= _LARGEST for points, _ in self.promises)
+        # Whatever the epsilon, delta is at least the chance that one of the releases reveals everything: 1, but for
+        # rounding, beyond the limit below.
+        revealing = sum(-count * math.log1p(-points[0].delta) for points, count in self.promises)
+        return revealing < 30 and all(min(g.epsilon for g in points) <= _LARGEST for points, _ in self.promises)
 
     def _stated(self) -> tuple[PrivacyGuarantee, ...]:
         """What the promises say without further computation: each point of a single one, and simple composition."""

@@ -169,6 +169,13 @@ def test_a_promise_is_read_back_as_it_was_given(epsilon, delta):
     assert profile.guarantees([delta])[0].epsilon <= epsilon
 
 
+@pytest.mark.parametrize(("delta", "count"), [(0.5, 10**9), (1e-3, 10**6), (1 - 2.0**-53, 2)])
+def test_so_many_releases_that_one_reveals_everything(delta, count):
+    """No epsilon then, but no failure of a logarithm either: a ledger asks for the price of twice as many labels."""
+    together = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.1, delta=delta)).compose(count)
+    assert (together.epsilon(0.6), together.delta(5.0)) == (math.inf, 1.0)
+
+
 def test_no_privacy():
     nothing = PrivacyProfile.non_private()
     assert not nothing.is_private
