@@ -59,7 +59,8 @@ def audit(
         claim: of one label; ``None``: its certificate's target, else what its own coins promise for ``overlap``.
         worst_case: the two datasets. A :class:`WorstCase`, as a certificate or :func:`darrm_torch.certify` names it;
             or two (K, C) arrays, the chance of each teacher to vote for each class, rows summing to 1. ``None``: the
-            certificate's, else of all pairs of two-class counts that differ in r votes the one that should show most.
+            certificate's; else, if the mechanism's coins are to keep the claim whatever the votes, of all pairs of
+            counts of two classes that differ in r votes the one that should show most.
         teachers: K, where the mechanism does not know it and ``worst_case`` does not say it.
         overlap: r, where it is not in the certificate; ``None``: the mechanism's own, or K.
         samples: labels to draw on each dataset.
@@ -68,7 +69,8 @@ def audit(
 
     Raises:
         PrivacyViolation: the lower bound exceeds the claim.
-        InvalidArgument: a claim or a worst case is neither given nor known.
+        InvalidArgument: a claim or a worst case is neither given nor known. It must be given where the claim rests on
+            the teachers: counts that differ are then no neighbours, as votes are private by themselves.
 
     >>> from darrm_torch import GNMax, PrivacyGuarantee
     >>> mechanism = GNMax.calibrated(PrivacyGuarantee(epsilon=1.0, delta=1e-5), teachers=11, insecure_seed=1)
@@ -85,9 +87,9 @@ def audit(
     if worst_case is None and certificate is not None:
         worst_case = certificate.worst_case
     if worst_case is None:
-        here, there = _telling_counts(mechanism, teachers, overlap, claim.delta, samples)
+        here, there = _telling_counts(mechanism, claim, teachers, overlap, samples)
         words = f"counts {here.tolist()} and {there.tolist()}"
-        votes = [np.repeat(np.eye(2), counts, axis=0) for counts in (here, there)]
+        votes = [np.repeat(np.eye(len(counts)), counts, axis=0) for counts in (here, there)]
     elif isinstance(worst_case, WorstCase):
         words, votes = str(worst_case), _binary_votes(worst_case)
     else:
@@ -114,18 +116,27 @@ def _shown(here: npt.NDArray[Any], there: npt.NDArray[Any], samples: int, delta:
 
 
 def _telling_counts(
-    mechanism: Mechanism, teachers: int | None, overlap: int | None, delta: float, samples: int
+    mechanism: Mechanism, claim: PrivacyGuarantee, teachers: int | None, overlap: int | None, samples: int
 ) -> tuple[Integers, Integers]:
-    """Of all two-class counts that differ in r votes, the pair on which the samples are expected to show most."""
+    """Of all counts of two classes that differ in r votes, the pair on which the samples are expected to show most."""
     known = mechanism.teachers if teachers is None else check_integer("teachers", teachers, low=1)
     if known is None:
         raise InvalidArgument("teachers", "given", None, "The mechanism does not know how many teachers vote")
     own: Any = getattr(mechanism, "overlap", known)
     near = own if overlap is None else check_integer("overlap", overlap, low=1)
+    coins = mechanism.guarantee(delta=claim.delta, overlap=near)
+    if (coins is None or coins.epsilon > claim.epsilon) and math.isfinite(
+        mechanism.self_bounding_allowance(teachers=known, overlap=near)
+    ):
+        cure = (
+            "Its coins promise less, so the claim rests on the teachers: give what they may vote on two neighbouring "
+        )
+        raise InvalidArgument("worst_case", "given", None, cure + "datasets, such as certify(...).worst_case")
     ones = np.arange(known + 1)
-    counts = np.stack([known - ones, ones], axis=1)
+    counts = np.zeros((known + 1, mechanism.classes or 2), dtype=np.int64)
+    counts[:, 0], counts[:, 1] = known - ones, ones
     expected = samples * np.asarray(mechanism.label_probabilities(counts))
-    shown = _shown(expected[:, None, :], expected[None, :, :], samples, delta, 1e-3).max(axis=2)
+    shown = _shown(expected[:, None, :], expected[None, :, :], samples, claim.delta, 1e-3).max(axis=2)
     shown[np.abs(ones[:, None] - ones) > near] = -math.inf
     here, there = np.unravel_index(np.argmax(shown), shown.shape)
     return counts[here], counts[there]

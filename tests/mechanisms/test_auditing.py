@@ -14,9 +14,13 @@ from darrm_torch import (
     InvalidArgument,
     LNMax,
     NoiseFreeMajority,
+    NoiseFunction,
     PermuteAndFlip,
     PrivacyGuarantee,
     PrivacyViolation,
+    RandomizedPlurality,
+    SelfBoundingPlurality,
+    VotePrivatePlurality,
     audit,
     certify,
     optimize_noise,
@@ -81,6 +85,40 @@ def test_own_coins_pass(mechanism) -> None:
     found = audit(mechanism, confidence=CONFIDENCE, samples=100_000)
     assert 0.05 < found.epsilon <= found.claim.epsilon
     assert "counts" in found.worst_case
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        GNMax(sigma=8.0, delta=1e-3, teachers=11, classes=10, insecure_seed=1),
+        RandomizedPlurality(epsilon=1.0, teachers=11, classes=10, insecure_seed=1),
+        VotePrivatePlurality(teachers=11, classes=4, epsilon=1.0, insecure_seed=1),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_coins_for_more_than_two_classes_pass(mechanism) -> None:
+    found = audit(mechanism, confidence=CONFIDENCE, samples=100_000, overlap=1)
+    assert 0.05 < found.epsilon <= found.claim.epsilon
+    claim = PrivacyGuarantee(epsilon=0.1 * found.claim.epsilon, delta=found.claim.delta)
+    with pytest.raises((PrivacyViolation, InvalidArgument)) as refused:
+        audit(mechanism, claim=claim, overlap=1)
+    # The table is self-bounding too, so what its coins do not keep the teachers might.
+    assert refused.type is (InvalidArgument if isinstance(mechanism, VotePrivatePlurality) else PrivacyViolation)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        DaRRM(self_bounding_noise(teachers=11, allowance=3.0)),
+        DaRRM(NoiseFunction(gamma=np.full(12, 0.5)), uncertified=True),
+        SelfBoundingPlurality(teachers=11, classes=10, allowance=3.0),
+        NoiseFreeMajority(teachers=11, classes=10),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_a_claim_that_rests_on_the_teachers_is_not_held_against_fixed_votes(mechanism) -> None:
+    with pytest.raises(InvalidArgument, match=r"^worst_case must be given.*rests on the teachers"):
+        audit(mechanism, claim=PrivacyGuarantee(epsilon=0.9, delta=3e-5))
 
 
 def test_a_wrong_sigma_is_refuted() -> None:
