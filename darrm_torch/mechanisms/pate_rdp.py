@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scipy import special
 
 from ..errors import InvalidArgument, check_number
+from ..guarantees import shown
 from .gnmax import GNMax, grid_step
 from .sampling import Floats, Integers, RandomBits, arithmetic
 
@@ -108,10 +109,10 @@ class DataDependentGuarantee:
     failure: float = 0.0
 
     def __str__(self) -> str:
-        text = f"({self.epsilon:.6g}, {self.delta:.3g})-DP on these votes"
-        return (
-            f"{text}; SENSITIVE, do not publish" if self.sensitive else f"{text}, except with chance {self.failure:.1g}"
-        )
+        text = f"({shown(self.epsilon, 6)}, {shown(self.delta, 3)})-DP on these votes"
+        if self.sensitive:
+            return f"{text}; SENSITIVE, do not publish"
+        return f"{text}, except with chance {shown(self.failure, 1)}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from darrm_torch import DataDependentLoss, GNMax, InvalidArgument
+from darrm_torch import DataDependentGuarantee, DataDependentLoss, GNMax, InvalidArgument
 from darrm_torch.mechanisms.gnmax import grid_step
 from darrm_torch.mechanisms.pate_rdp import (
     _normal,
@@ -278,3 +278,8 @@ def test_bad_arguments_are_one_clear_error() -> None:
         loss.sanitised(delta=1e-5, order=1.0)
     with pytest.raises(InvalidArgument, match=r"^smoothness"):
         smooth_release_renyi(10.0, smoothness=0.06, noise=1.0)
+
+
+def test_what_is_read_is_rounded_up() -> None:
+    guarantee = DataDependentGuarantee(epsilon=0.12345641, delta=1.234e-5, order=2.0, sensitive=False, failure=1.2e-6)
+    assert str(guarantee) == "(0.123457, 1.24e-05)-DP on these votes, except with chance 2e-06"
