@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import check_number
+from ..guarantees import PrivacyGuarantee
 from .gnmax import LARGEST_SIGMA, SMALLEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
 from .sampling import Floats, Integers
 
@@ -34,7 +36,6 @@ class ConfidentGNMax(GaussianCounts):
     Raises:
         InvalidArgument: an argument out of range.
 
-    >>> import numpy as np
     >>> mechanism = ConfidentGNMax(threshold=200, sigma_check=10, sigma=4, delta=1e-5)
     >>> mechanism.aggregate(np.array([[250, 0, 0], [84, 83, 83]])).tolist()
     [0, -1]
@@ -49,6 +50,48 @@ class ConfidentGNMax(GaussianCounts):
         self._check("threshold", low=-(2.0**31), high=2.0**31)
         self._check("sigma_check", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
         self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
+
+    @classmethod
+    def calibrated(
+        cls,
+        target: PrivacyGuarantee,
+        *,
+        threshold: float,
+        ratio: float = 4.0,
+        labels: int = 1,
+        overlap: int = 1,
+        teachers: int | None = None,
+        insecure_seed: int | None = None,
+    ) -> ConfidentGNMax:
+        """The smallest noise that keeps ``target`` for ``labels`` items together, answered or not, rounded up.
+
+        Args:
+            target: of all items together; epsilon and delta positive.
+            threshold: T, in votes; chosen without looking at the votes.
+            ratio: ``sigma_check / sigma``. At 4 the check takes 3 % of the budget (of mu**2), at 1 a third.
+            labels: Q, the items that are asked about.
+            overlap, teachers, insecure_seed: as in :meth:`GNMax.calibrated`.
+
+        Raises:
+            InvalidArgument: a target that no Gaussian noise keeps, or that needs none.
+
+        >>> target = PrivacyGuarantee(epsilon=2, delta=1e-5)
+        >>> mechanism = ConfidentGNMax.calibrated(target, threshold=150, labels=100)
+        >>> round(mechanism.sigma, 1), round(mechanism.sigma_check, 1), str(mechanism.guarantee(labels=100))
+        (28.6, 114.5, '(2, 1e-05)-DP')
+        """
+        ratio = check_number("ratio", ratio, low=2.0**-10, high=2.0**10)
+        mu = cls._largest_mu(target, labels=labels, overlap=overlap)
+        sigma = math.sqrt(2 + 1 / ratio**2) / mu
+        return cls(
+            threshold=threshold,
+            sigma_check=ratio * sigma,
+            sigma=sigma,
+            overlap=overlap,
+            delta=target.delta,
+            teachers=teachers,
+            insecure_seed=insecure_seed,
+        )
 
     def _squared_mu(self) -> float:
         return 1 / self.sigma_check**2 + 2 / self.sigma**2

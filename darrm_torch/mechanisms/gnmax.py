@@ -12,7 +12,7 @@ import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -29,6 +29,7 @@ __all__ = ["GNMax"]
 SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bit sums
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 _MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # for which label_renyi takes seconds
+_METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu}
 _ORDERS: Floats = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
 
 
@@ -69,6 +70,15 @@ class GaussianCounts(NoisyCounts):
     def _squared_mu(self) -> float:
         """mu**2 of one label when r = 1."""
 
+    @staticmethod
+    def _largest_mu(target: PrivacyGuarantee, *, labels: int, overlap: int, method: str = "analytic") -> float:
+        """The root of the largest :meth:`_squared_mu` that keeps ``target`` for all labels, rounded down."""
+        epsilon = check_number("target.epsilon", target.epsilon, low=0.0, low_open=True, high_open=True)
+        delta = check_number("target.delta", target.delta, low=0.0, high=1.0, low_open=True, high_open=True)
+        labels = check_integer("labels", labels, low=1)
+        overlap = check_integer("overlap", overlap, low=1)
+        return _METHODS[method](epsilon, delta) / (overlap * math.sqrt(labels)) * (1 - 2.0**-41)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GNMax(GaussianCounts):
@@ -104,8 +114,6 @@ class GNMax(GaussianCounts):
     sigma: float
     classes: int | None = None
     calibration: str | None = None
-
-    _methods: ClassVar = {"analytic": gaussian_mu, "rdp": rdp_mu}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,17 +151,13 @@ class GNMax(GaussianCounts):
             InvalidArgument: a target that no Gaussian noise keeps, or that needs none; histograms that are unknown or
                 too many for ``"label"``.
         """
-        if method not in (*cls._methods, "label"):
-            raise InvalidArgument("method", f"one of {sorted((*cls._methods, 'label'))}", method)
-        epsilon = check_number("target.epsilon", target.epsilon, low=0.0, low_open=True, high_open=True)
-        delta = check_number("target.delta", target.delta, low=0.0, high=1.0, low_open=True, high_open=True)
-        labels = check_integer("labels", labels, low=1)
-        overlap = check_integer("overlap", overlap, low=1)
-        mu = cls._methods["analytic" if method == "label" else method](epsilon, delta)
+        if method not in (*_METHODS, "label"):
+            raise InvalidArgument("method", f"one of {sorted((*_METHODS, 'label'))}", method)
+        mu = cls._largest_mu(target, labels=labels, overlap=overlap, method="analytic" if method == "label" else method)
         mechanism = cls(
-            sigma=overlap * math.sqrt(2 * labels) / mu * (1 + 2.0**-40),
+            sigma=math.sqrt(2) / mu,
             overlap=overlap,
-            delta=delta,
+            delta=target.delta,
             teachers=teachers,
             classes=classes,
             calibration=f"{method}: {target} for {labels} label(s), overlap {overlap}",
@@ -164,13 +168,14 @@ class GNMax(GaussianCounts):
         if not mechanism._histograms_are_few or overlap > 1:
             raise InvalidArgument(
                 "method",
-                '"analytic"',
-                method,
-                f"The label's own needs a record that touches one teacher, and at most {_MOST_HISTOGRAMS} histograms",
+                '"analytic" or "rdp"',
+                f"{method!r} with teachers={teachers}, classes={classes}, overlap={overlap}",
+                f"The label's own bound needs overlap 1 and few teachers and classes: {_MOST_HISTOGRAMS} histograms of "
+                "votes at most",
             )
 
         def keeps(sigma: float) -> bool:
-            return replace(mechanism, sigma=sigma).guarantee(labels=labels).epsilon <= epsilon
+            return replace(mechanism, sigma=sigma).guarantee(labels=labels).epsilon <= target.epsilon
 
         enough, less = mechanism.sigma, mechanism.sigma / 2
         while keeps(less):

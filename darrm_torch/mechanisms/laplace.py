@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from ..errors import InvalidArgument
 from ..guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
 from .gaussian import pure_composition
@@ -15,6 +16,8 @@ from .gnmax import noisy_argmax, noisy_argmax_law
 from .sampling import Floats, GeometricTail, Integers, Magnitudes
 
 __all__ = ["LNMax"]
+
+_SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-9, 2.0**16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +45,43 @@ class LNMax(NoisyCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("scale", low=2.0**-9, high=2.0**16)
+        self._check("scale", low=_SMALLEST_SCALE, high=_LARGEST_SCALE)
+
+    @classmethod
+    def calibrated(
+        cls,
+        target: PrivacyGuarantee,
+        *,
+        labels: int = 1,
+        overlap: int = 1,
+        teachers: int | None = None,
+        insecure_seed: int | None = None,
+    ) -> LNMax:
+        """The smallest noise that keeps ``target`` for ``labels`` labels together, rounded up by at most 0.1 %.
+
+        Args:
+            target: of all labels together; a positive delta helps where they are many.
+            labels: Q.
+            overlap, teachers, insecure_seed: as in :meth:`GNMax.calibrated`.
+
+        Raises:
+            InvalidArgument: a target that no scale keeps.
+
+        >>> round(LNMax.calibrated(PrivacyGuarantee(epsilon=2, delta=1e-5), labels=100).scale, 1)
+        39.4
+        """
+
+        def keeps(scale: float) -> bool:
+            made = cls(scale=scale, overlap=overlap, teachers=teachers)
+            return made.guarantee(labels=labels, delta=target.delta).epsilon <= target.epsilon
+
+        enough, less = _LARGEST_SCALE, _SMALLEST_SCALE
+        if not keeps(enough):
+            raise InvalidArgument("target", f"one that a scale of {_LARGEST_SCALE:g} votes keeps", str(target))
+        while enough > less * 1.001:
+            middle = math.sqrt(enough * less)
+            enough, less = (middle, less) if keeps(middle) else (enough, middle)
+        return cls(scale=enough, overlap=overlap, teachers=teachers, insecure_seed=insecure_seed)
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """Of ``labels`` labels together: (2 r Q / scale, 0), or better at a positive ``delta``, by concentration."""

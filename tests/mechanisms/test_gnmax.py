@@ -108,17 +108,46 @@ def test_epsilon_suffices_and_little_less_does_not(mu: float, delta: float) -> N
     assert epsilon <= zcdp_epsilon(mu**2 / 2, delta)
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+def confident(target: PrivacyGuarantee, **options) -> ConfidentGNMax:
+    return ConfidentGNMax.calibrated(target, threshold=8.0, ratio=2.0, **options)
+
+
+@pytest.mark.parametrize("calibrated", [GNMax.calibrated, confident, LNMax.calibrated])
+@settings(deadline=None, derandomize=True, max_examples=25)
 @given(st.floats(0.01, 20, **numbers), st.floats(1e-10, 0.4, **numbers), st.integers(1, 1000), st.integers(1, 5))
-def test_a_calibrated_mechanism_keeps_its_target(epsilon: float, delta: float, labels: int, overlap: int) -> None:
+def test_a_calibrated_mechanism_keeps_its_target(
+    calibrated, epsilon: float, delta: float, labels: int, overlap: int
+) -> None:
     target = PrivacyGuarantee(epsilon=epsilon, delta=delta)
-    assume(overlap * math.sqrt(labels) / gaussian_mu(epsilon, delta) < 2**16)
-    mechanism = GNMax.calibrated(target, labels=labels, overlap=overlap)
-    kept = mechanism.guarantee(labels=labels)
+    assume(overlap * math.sqrt(labels) / gaussian_mu(epsilon, delta) < 2**14)
+    mechanism = calibrated(target, labels=labels, overlap=overlap)
+    kept = mechanism.guarantee(labels=labels, delta=delta)
     assert kept.epsilon <= epsilon
     assert kept.delta == delta
-    assert kept.epsilon > 0.999 * epsilon
-    assert mechanism.guarantee(labels=labels, overlap=overlap + 1).epsilon > epsilon
+    assert kept.epsilon > 0.997 * epsilon
+    assert mechanism.guarantee(labels=labels, delta=delta, overlap=overlap + 1).epsilon > epsilon
+
+
+def test_the_share_of_the_check() -> None:
+    """sigma_check is ``ratio`` times sigma; the larger, the closer sigma is to GNMax's alone."""
+    target = PrivacyGuarantee(epsilon=1.0, delta=1e-5)
+    alone, even, wide = (
+        GNMax.calibrated(target).sigma,
+        *(ConfidentGNMax.calibrated(target, threshold=8, ratio=ratio) for ratio in (1.0, 1000.0)),
+    )
+    assert math.isclose(even.sigma, alone * math.sqrt(3 / 2), rel_tol=1e-9)
+    assert (even.sigma_check, wide.sigma_check) == (even.sigma, 1000 * wide.sigma)
+    assert math.isclose(wide.sigma, alone, rel_tol=1e-6)
+    for wrong in (0.0, -1.0, math.nan, math.inf, "4"):
+        with pytest.raises(InvalidArgument, match=r"^ratio must be"):
+            ConfidentGNMax.calibrated(target, threshold=8, ratio=wrong)
+
+
+def test_a_target_that_no_laplace_noise_keeps() -> None:
+    with pytest.raises(InvalidArgument, match=r"^target must be one that a scale of 65536 votes keeps"):
+        LNMax.calibrated(PrivacyGuarantee(epsilon=1e-5))
+    with pytest.raises(InvalidArgument, match=r"^labels must be"):
+        LNMax.calibrated(PrivacyGuarantee(epsilon=1.0), labels=0)
 
 
 def test_labels_compose_as_one_gaussian() -> None:
@@ -346,7 +375,7 @@ def test_noise_calibrated_on_the_label_for_ten_classes() -> None:
 )
 def test_the_label_needs_all_histograms(wrong: dict[str, int | None]) -> None:
     ask = {"method": "label", "teachers": 5, "classes": 3} | wrong
-    with pytest.raises(InvalidArgument, match="method"):
+    with pytest.raises(InvalidArgument, match=r"^method must be \"analytic\" or \"rdp\", got .*1000 histograms"):
         GNMax.calibrated(PrivacyGuarantee(epsilon=1.0, delta=1e-5), **ask)
 
 
