@@ -136,10 +136,12 @@ def train_teachers(
     """Train one teacher a shard, in parallel processes of one thread each, and keep each in ``folder`` once it is done.
 
     A teacher already in the folder is not trained again. One that was interrupted is trained anew, with fresh noise;
-    nothing of the interrupted attempt was kept, so it costs nothing.
+    nothing of the interrupted attempt was kept, so it costs nothing. The folder goes on with the same data and shards
+    only: with others, a record could be in the data of more teachers than ``overlap``.
 
     Args:
-        folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written whole or not at all.
+        folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written whole or not at all, and
+            ``{name}-data.sha256``, a digest of the private data and shards, as private as they are.
         build_model: makes an untrained model; a module-level function or class, since it travels to other processes.
         inputs: ``(N, ...)`` float tensor, the private records.
         labels: ``(N,)`` integer tensor, class numbers from 0.
@@ -158,7 +160,7 @@ def train_teachers(
 
     Raises:
         InvalidArgument: an empty shard, tensors of different lengths, or a file in the folder that is damaged or was
-            trained with other settings.
+            trained with other settings, on other data or with other shards.
     """
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", f"as long as inputs ({len(inputs)})", len(labels))
@@ -186,6 +188,17 @@ def train_teachers(
                     "other settings",
                     "Use another folder.",
                 )
+    digest, data_file = _data_digest(inputs, labels, shards), folder / f"{name}-data.sha256"
+    if len(missing) == len(files):
+        data_file.write_text(digest)
+    elif not data_file.exists() or data_file.read_text() != digest:
+        raise InvalidArgument(
+            str(folder),
+            "teachers of these data and shards",
+            "teachers of others",
+            "A record could be in the data of more teachers than is promised. Keep the key of assign_shards, or use "
+            "another folder.",
+        )
     if not missing:
         return files
     steps = settings.epochs * settings.steps_per_epoch(shard_size)
@@ -275,6 +288,14 @@ def _read(file: Path) -> dict[str, Any]:
     if not complete:
         raise InvalidArgument(str(file), "a teacher's file", f"one with {sorted(record)}", cure)
     return record
+
+
+def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int64]]) -> str:
+    digest = hashlib.sha256()
+    for part in (inputs.numpy(), labels.numpy(), *shards):
+        digest.update(f"{part.dtype} {part.shape}\n".encode())
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ from darrm_torch import (
     load_teacher,
     train_teachers,
 )
-from darrm_torch.teachers import train_teacher
+from darrm_torch.teachers import _data_digest, train_teacher
 
 
 def build() -> nn.Module:
@@ -160,6 +160,34 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     fresh = build()
     load_teacher(files[1], fresh)
     assert not torch.equal(fresh[1].weight, states[1])
+
+
+def test_a_folder_goes_on_with_the_same_data_and_shards_only(tmp_path: Path) -> None:
+    """Interrupted, and run again with another key: a record may then be in the data of two teachers, not of one."""
+    inputs, labels = some_data(60)
+    ids = [row.numpy().tobytes() for row in inputs]
+
+    def train(key: bytes, moved: bool = False) -> list[Path]:
+        return train_teachers(
+            tmp_path,
+            build_model=zeros,
+            inputs=inputs.flip(0) if moved else inputs,
+            labels=labels,
+            shards=assign_shards(ids, teachers=2, key=key),
+            shard_size=30,
+            settings=TrainingSettings(batch_size=20, epochs=1),
+            progress=False,
+            workers=1,
+        )
+
+    train(b"one")[1].unlink()
+    for wrong in ({"key": b"another"}, {"key": b"one", "moved": True}):
+        with pytest.raises(InvalidArgument, match="teachers of these data and shards"):
+            train(**wrong)
+    assert all(file.exists() for file in train(b"one"))
+    for file in train(b"one"):
+        file.unlink()
+    train(b"another")  # nothing is left of the others
 
 
 def convolutional() -> nn.Module:
@@ -310,6 +338,9 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
     torch.save(
         train_teacher(build, inputs, labels, shard_size=8, settings=setting, seeds=(1, 2)), tmp_path / "teacher-000.pt"
     )
+    with pytest.raises(InvalidArgument, match="teachers of others"):  # nothing says what it was trained on
+        train_teachers(tmp_path, shard_size=8, settings=setting, **arguments)
+    (tmp_path / "teacher-data.sha256").write_text(_data_digest(inputs, labels, [np.arange(8)]))
     assert train_teachers(tmp_path, shard_size=8, settings=setting, **arguments) == [tmp_path / "teacher-000.pt"]
     with pytest.raises(InvalidArgument, match="other settings"):
         train_teachers(tmp_path, shard_size=8, settings=TrainingSettings(epochs=2), **arguments)
