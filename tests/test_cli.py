@@ -225,6 +225,8 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.save("three.npy", np.zeros((5, 3), dtype=np.float32))
     np.save("zeros.npy", np.zeros(30, dtype=np.int64))
     np.save("ones.npy", np.ones(5, dtype=np.int64))
+    np.savez("one.npz", np.load("x.npy"))
+    np.savez("two.npz", a=np.zeros(3), b=np.zeros(3))
     (folder / "junk.pt").write_text("hello\n")
     (folder / "empty").mkdir()
     (folder / "run" / "teachers").mkdir(parents=True)
@@ -269,6 +271,17 @@ def test_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str])
     )  # fmt: skip
     assert 0 <= told["test_accuracy"] <= 1
     torch.nn.Linear(4, 2).load_state_dict(torch.load("student.pt", weights_only=True))
+
+
+def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, *LABEL)
+    again = said(capsys, "label", "--inputs", "one.npz", "--models", ".", *LABEL[7:-1], "y.csv")
+    assert "Released: 30 labels" in again  # the same inputs of the same teachers: free
+    head, *rows = (trained / "y.csv").read_text().splitlines()
+    assert head == "index,label"
+    assert rows == [f"{index},{label}" for index, label in enumerate(np.load("y.npy"))]
 
 
 TEACHERS = ["darrm", "darrm-point", "subsampling", "self-bounding", "noise-free"]
@@ -416,8 +429,10 @@ MISTAKES = [
     (("plan", "--teachers-folder", "run", "--label-target", "1"), "--teachers-folder must be a folder with"),
     (("plan", "--teachers-folder", "."), "give --label-target"),
     (("teachers", "teacher-0.pt", "--delta", "2"), "--delta must be a number in (0, 1)"),
-    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy or .pt file"),
-    ((*LABEL[:-1], "y.csv"), "--out must be a file that ends in .npy or .pt"),
+    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz or .pt file"),
+    ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
+    ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
+    ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with teacher-*.pt files, got 'empty'"),
     ((*LABEL, "--build", "nets_of_a_user"), "--build must be MODULE:FUNCTION"),
     ((*LABEL, "--build", "no_such_module:build"), "No module named 'no_such_module'"),
     ((*LABEL, "--build", "nets_of_a_user:number"), "a function that returns a torch.nn.Module"),
@@ -467,6 +482,38 @@ MISTAKES = [
     (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"),
      "--teachers must be left out, or 3, as many as"),
 ]  # fmt: skip
+
+
+CLASHES = [  # a file that is written, and one that it must not be
+    ((*LABEL[:-1], "x.npy"), "--out", "--inputs"),
+    ((*LABEL[:-1], "teacher-1.pt"), "--out", "--models"),
+    (("label", *LABEL[1:3], "--models", ".", *LABEL[7:-1], "teacher-1.pt"), "--out", "--models"),
+    ((*LABEL[:-1], "wide-0.pt", "--accountants", "wide-0.pt", *MODELS[:2]), "--out", "--accountants"),
+    ((*LABEL[:-1], "./link.npy"), "--out", "--inputs"),
+    ((*LABEL[:-1], "hard.npy"), "--out", "--inputs"),
+    ((*LABEL[:-3], "same.npy", "--out", "empty/../same.npy"), "--out", "--ledger"),
+    ((*LABEL[:-3], "teacher-1.pt", *LABEL[-2:]), "--ledger", "--models"),
+    ((*STUDENT[:-1], "z.pt", "--labels", "z.pt"), "--out", "--labels"),
+    ((*STUDENT[:-1], "z.pt", "--test-inputs", "x.npy", "--test-labels", "z.pt"), "--out", "--test-labels"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--out", "q.png", "--plot", "q.png"), "--plot", "--out"),
+    (("noise", "--config", "noise.yaml", "--out", "noise.yaml"), "--out", "--config"),
+    (("plan", "--teachers-folder", ".", "--label-target", "1", "--plot", "teacher-0.pt"),
+     "--plot", "--teachers-folder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "option", "other"), CLASHES)
+def test_nothing_that_is_read_or_written_is_written_over(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], option: str, other: str
+) -> None:
+    (trained / "link.npy").symlink_to("x.npy")
+    os.link("x.npy", "hard.npy")
+    (trained / "noise.yaml").write_text("teachers: 3\nallowance: 1\n")
+    torch = pytest.importorskip("torch")
+    torch.save(torch.zeros(30, dtype=torch.int64), "z.pt")
+    before = {path: path.read_bytes() for path in trained.iterdir() if path.is_file()}
+    assert f"{option} must be another file than {other}, got" in said(capsys, *arguments, status=2)
+    assert {path: path.read_bytes() for path in trained.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize(

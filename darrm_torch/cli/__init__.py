@@ -103,6 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # a mistake that no check foresaw, or a defect of ours
         if os.environ.get("DARRM_TRACEBACK"):
             raise
-        message = f"unexpected {type(error).__name__}: {one_line(error)[:300]} (DARRM_TRACEBACK=1 shows where)"
+        message = f"unexpected {type(error).__name__}: {one_line(error, 300)} (DARRM_TRACEBACK=1 shows where)"
         print(f"darrm: error: {message}", file=sys.stderr)
         return 2

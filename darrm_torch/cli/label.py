@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import check_ending, existing, read_tensor, saved
+from .files import check_ending, existing, read_tensor, saved, teacher_files
 from .networks import competing, load_model
 from .parser import Command, option_names
 from .promises import add_accept, naming
@@ -38,13 +38,17 @@ _WITH_TEACHERS = ("darrm", "darrm-point", "self-bounding", "subsampling", "noise
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy or .pt: what to label, (N, ...)")
+    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy, .npz or .pt: what to label, (N, ...)")
     parser.add_argument(
-        "--models", nargs="+", required=True, metavar="FILE", help="TorchScript files; or weights, with --build"
+        "--models",
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="TorchScript files; or weights, with --build; or one folder of teacher-*.pt",
     )
     parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
     parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps every label with its charge")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".npy or .pt for the labels")
+    parser.add_argument("--out", required=True, metavar="FILE", help=".npy, .pt or .csv for the labels")
     parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
     parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="inputs asked at once")
@@ -80,7 +84,7 @@ def _run(chosen: Any) -> int:
     from ..ensemble import PrivateMajorityEnsemble
     from ..ledger import PrivacyLedger
 
-    check_ending("--out", chosen.out, ".npy", ".pt")
+    check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
     check_integer("--batch-size", chosen.batch_size, low=1)
     strength = _strength(chosen)
     most = chosen.budget or chosen.total_target
@@ -88,6 +92,8 @@ def _run(chosen: Any) -> int:
     new = not Path(chosen.ledger).exists()
     ledger = PrivacyLedger(":memory:" if new else chosen.ledger, budget)
     inputs = read_tensor("--inputs", chosen.inputs)
+    if len(chosen.models) == 1 and Path(chosen.models[0]).is_dir():
+        chosen.models = teacher_files("--models", chosen.models[0])
     models = [load_model(existing("--models", path), chosen.build) for path in chosen.models]
     ensemble = _ensemble(chosen, inputs, models, strength, ledger)
     with saved("--out", chosen.out) as save:

@@ -31,7 +31,7 @@ def load_model(path: Path, build: str | None) -> Any:
                 weight.requires_grad_(False)  # else its copies are not leaves, and nobody could freeze them
             return script
         except (RuntimeError, ValueError) as error:
-            cure = f"Weights need --build MODULE:FUNCTION. {one_line(error)[:80]}"
+            cure = f"Weights need --build MODULE:FUNCTION. {one_line(error, 80)}"
             raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
     network = build_network("--build", build)
     try:
@@ -50,7 +50,7 @@ def load_model(path: Path, build: str | None) -> Any:
     except InvalidArgument:
         raise
     except Exception as error:  # whatever was saved there is no state dict
-        cure = f"{type(error).__name__}: {one_line(error)[:160]}"
+        cure = f"{type(error).__name__}: {one_line(error, 160)}"
         raise InvalidArgument("--models", f"weights of what {build} makes", str(path), cure) from None
     return network
 
@@ -86,7 +86,7 @@ def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
     except DarrmError:
         raise
     except Exception as error:  # the user's own network, or inputs that are not for it
-        raise InvalidArgument("--inputs", "what the models take", tuple(inputs.shape), one_line(error)[:160]) from None
+        raise InvalidArgument("--inputs", "what the models take", tuple(inputs.shape), one_line(error, 160)) from None
 
 
 def check_outputs(network: Any, inputs: Any, classes: int) -> None:
@@ -98,7 +98,7 @@ def check_outputs(network: Any, inputs: Any, classes: int) -> None:
         with torch.no_grad():
             outputs = tuple(network.eval()(inputs).shape)
     except Exception as error:  # the user's own network, or inputs that are not for it
-        expected, cure = "inputs that the network of --build takes", one_line(error)[:160]
+        expected, cure = "inputs that the network of --build takes", one_line(error, 160)
         raise InvalidArgument("--inputs", expected, tuple(inputs.shape[1:]), cure) from None
     finally:
         network.train(training)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -49,9 +50,9 @@ class UsageError(DarrmError):
     """A command line that cannot be read."""
 
 
-def one_line(message: object) -> str:
-    """Without breaks, whatever a library says."""
-    return " ".join(str(message).split())
+def one_line(message: object, most: int = 10_000) -> str:
+    """Without breaks, whatever a library says; cut between words to ``most`` characters, and seen to be."""
+    return textwrap.shorten(str(message), most, placeholder=" ...")
 
 
 def _in_words(message: str, parser: argparse.ArgumentParser) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidArgument, check_integer, check_number
+from .files import teacher_files
 from .parser import Command, UsageError
-from .promises import add_common, add_teacher, read_teacher, teacher_files
+from .promises import add_common, add_teacher, read_teacher
 from .showing import check_figure, fill, print_json, progress, save_figure
 from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_number
-from .files import existing
+from .files import teacher_files
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
     from ..guarantees import PrivacyGuarantee, PrivacyProfile
 
-__all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher", "teacher_files"]
+__all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
 
 
 def add_teacher(parser: Any, words: str = "what each teacher promises") -> None:
@@ -63,16 +62,6 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
 
     with naming("--teachers-folder"):
         return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
-
-
-def teacher_files(name: str, path: str) -> list[Path]:
-    """What lies in a folder of teachers, or in that of its run."""
-    folder = existing(name, path)
-    files, below = (sorted(place.glob("teacher-*.pt")) for place in (folder, folder / "teachers"))
-    if not files:
-        cure = f"Did you mean {folder / 'teachers'}?" if below else "It holds none."
-        raise InvalidArgument(name, "a folder with teacher-*.pt files", path, cure)
-    return files
 
 
 @contextlib.contextmanager

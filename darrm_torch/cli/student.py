@@ -16,8 +16,8 @@ __all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy or .pt, (N, ...)")
-    parser.add_argument("--labels", required=True, metavar="FILE", help=".npy or .pt, (N,): what `darrm label` wrote")
+    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy, .npz or .pt, (N, ...)")
+    parser.add_argument("--labels", required=True, metavar="FILE", help=".npy, .npz or .pt, (N,), as of `darrm label`")
     parser.add_argument("--build", required=True, metavar="MODULE:FUNCTION", help="makes the untrained student")
     parser.add_argument("--out", required=True, metavar="FILE", help=".pt for its weights")
     parser.add_argument("--classes", type=int, default=2, metavar="C", help="how many")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from .files import existing
+from .files import existing, teacher_files
 from .parser import Command
-from .promises import add_accept, naming, teacher_files
+from .promises import add_accept, naming
 from .showing import fill, print_json
 
 __all__ = ["COMMAND"]
