@@ -248,7 +248,8 @@ def read_teachers(
         else module
         for source, module in zip(sources, given, strict=True)
     ]
-    check_independent(sources, modules=[state for state in states if state is not None], initial=initial, accept=accept)
+    present = [state for state in states if state is not None]
+    check_independent(sources, modules=present, optimizers=trainers, initial=initial, accept=accept)
     return profiles
 
 
@@ -256,19 +257,21 @@ def check_independent(
     sources: Iterable[Source] = (),
     *,
     modules: Iterable[Any] = (),
+    optimizers: Iterable[Any] = (),
     initial: Any = None,
     accept: Collection[Accepted] = (),
 ) -> None:
     """That several teachers are several: accountants of their own, weights of their own, noise of their own.
 
     Teachers trained with one seed share their noise, so that their difference shows the data without any. Two whose
-    updates correlate by more than 0.99 are taken for such.
+    updates correlate by more than 0.99, or whose noise generators began with the same seed, are taken for such.
 
     Args:
         sources: engines, accountants or histories; none may be, or share its history with, another.
         modules: trained teachers or state dicts.
+        optimizers: those that ``make_private`` returned, which know their ``noise_generator``.
         initial: the weights they all started from, if they did: updates are compared instead of weights.
-        accept: "seeds" admits correlated teachers, whose noise the caller knows to be independent.
+        accept: "seeds" admits correlated teachers and equal seeds, where the caller knows the noise to be independent.
 
     Raises:
         UnprovenPrivacy: two of them are not independent.
@@ -281,6 +284,16 @@ def check_independent(
                 f"teachers {i} and {j} share one accountant or one history list: it adds up the steps of both, or "
                 "changes when the other is trained. Use one PrivacyEngine for each teacher, and a copy of the state "
                 "dict for each load_state_dict"
+            )
+    generators = [getattr(optimizer, "generator", None) for optimizer in optimizers]
+    for (i, one), (j, other) in itertools.combinations(enumerate(generators), 2):
+        # One generator for both goes on after the first; two of one seed say the same.
+        if isinstance(one, torch.Generator) and isinstance(other, torch.Generator) and one is not other:
+            _refuse(
+                "seeds" in accept or one.initial_seed() != other.initial_seed(),
+                f"the noise_generators of teachers {i} and {j} began with the same seed: their noise is the same, and "
+                "their difference shows the data. Train each teacher with a seed of its own, from the operating "
+                'system; accept=["seeds"] if their noise is known to be independent',
             )
     modules = list(modules)
     start = None if initial is None else _flat(initial)

@@ -581,6 +581,19 @@ def test_teachers_that_share_their_seed_are_refused():
         check_independent(modules=[one.net, copy.deepcopy(one.net)], accept=["seeds"])
 
 
+def test_noise_generators_of_one_seed_are_refused():
+    """Where the teachers began with different weights, or saw different data, their weights do not tell."""
+    teachers = [Teacher(seed=n, noise_generator=torch.Generator().manual_seed(5)) for n in range(2)]
+    engines, modules, optimizers = zip(*((one.engine, one.module, one.optimizer) for one in teachers), strict=True)
+    read_teachers(engines, modules=modules)
+    with pytest.raises(UnprovenPrivacy, match="teachers 0 and 1 began with the same seed"):
+        read_teachers(engines, modules=modules, optimizers=optimizers)
+    read_teachers(engines, modules=modules, optimizers=optimizers, accept=["seeds"])
+    going_on = torch.Generator().manual_seed(5)
+    check_independent(optimizers=[Teacher(seed=n, noise_generator=going_on).optimizer for n in range(2)])
+    check_independent(optimizers=[teachers[0].optimizer, Teacher().optimizer])
+
+
 def test_a_common_start_is_taken_off():
     start = Net()
     with torch.no_grad():
