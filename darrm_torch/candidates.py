@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from .certificate import certify_self_bounding, check_overlap, check_target, self_bounding_allowance
 from .errors import DarrmError, InvalidArgument, check_integer, check_number
-from .guarantees import PrivacyGuarantee, PrivacyProfile
+from .guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee
 from .mechanisms import (
     DaRRM,
     ExponentialMechanism,
@@ -41,6 +41,7 @@ __all__ = [
     "expected_accuracy",
     "expected_agreement",
     "plurality_candidates",
+    "profile_of_all",
     "strongest_mechanism",
 ]
 
@@ -80,7 +81,7 @@ def plurality_candidates(
     *,
     teachers: int,
     classes: int,
-    teacher: PrivacyProfile | PrivacyGuarantee | None = None,
+    teacher: PrivacyProfile | PrivacyGuarantee | Iterable[PrivacyProfile | PrivacyGuarantee] | None = None,
     overlap: int | None = None,
     labels: int = 1,
     label_target: PrivacyGuarantee | None = None,
@@ -95,7 +96,7 @@ def plurality_candidates(
     Args:
         teachers: K.
         classes: C.
-        teacher: what each promises as a trained model; None: nothing.
+        teacher: what each promises as a trained model, or one for each teacher; None: nothing.
         overlap: r, how many teachers one record can touch; None: all.
         labels: Q, how many labels will be released, all of the same trained teachers.
         label_target: what each label must keep by itself.
@@ -194,7 +195,7 @@ def strongest_mechanism(
     *,
     teachers: int,
     classes: int,
-    teacher: PrivacyProfile | PrivacyGuarantee | None = None,
+    teacher: PrivacyProfile | PrivacyGuarantee | Iterable[PrivacyProfile | PrivacyGuarantee] | None = None,
     overlap: int | None = None,
     labels: int = 1,
     allowance: float | None = None,
@@ -213,7 +214,7 @@ def strongest_mechanism(
             themselves.
         teachers: K.
         classes: C.
-        teacher: what each promises as a trained model; None: nothing.
+        teacher: what each promises as a trained model, or one for each teacher; None: nothing.
         overlap: r, how many teachers one record can touch; None: all.
         labels: Q, how many labels ``total_target`` is for, all of the same trained teachers.
         allowance: m, for the first two instead of a target: a label costs what m teachers do.
@@ -237,6 +238,26 @@ def strongest_mechanism(
         teachers, classes, teacher, overlap, labels, label_target, total_target, prior, allowance=allowance
     )
     return _KINDS[kind](asked)
+
+
+def profile_of_all(teacher: Any, teachers: int) -> PrivacyProfile:
+    """What each of ``teachers`` keeps: a profile, a guarantee, or of one for each the weakest; None: nothing.
+
+    Raises:
+        InvalidArgument: anything else.
+    """
+    if teacher is None:
+        return PrivacyProfile.non_private()
+    each = (teacher,) * teachers if isinstance(teacher, PrivacyProfile | PrivacyGuarantee) else teacher
+    each = tuple(each) if isinstance(each, Iterable) else ()
+    if len(each) != teachers or not all(isinstance(one, PrivacyProfile | PrivacyGuarantee) for one in each):
+        check_guarantee(
+            "teacher",
+            teacher,
+            expected=f"a profile, a guarantee, or one of these for each of {teachers} teachers",
+            cure="Several guarantees that each teacher keeps at once are PrivacyProfile.from_guarantee(...)",
+        )
+    return PrivacyProfile.weakest(each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,19 +291,13 @@ class _Asked:
             raise InvalidArgument(
                 "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."
             )
-        for target in (label, total):
+        for name, target in (("label_target", label), ("total_target", total)):
             if target is not None:
-                check_target(target)
-        if teacher is None:
-            teacher = PrivacyProfile.non_private()
-        elif isinstance(teacher, PrivacyGuarantee):
-            teacher = PrivacyProfile.from_guarantee(teacher)
-        elif not isinstance(teacher, PrivacyProfile):
-            raise InvalidArgument("teacher", "a profile or a guarantee", teacher)
+                check_target(target, name)
         return cls(
             teachers=count,
             classes=check_integer("classes", classes, low=2),
-            teacher=teacher,
+            teacher=profile_of_all(teacher, count),
             overlap=check_overlap(overlap, count),
             labels=check_integer("labels", labels, low=1),
             label_target=label,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import InvalidArgument, PrivacyViolation, check_integer, check_number
-from .guarantees import PrivacyGuarantee
+from .guarantees import PrivacyGuarantee, check_guarantee
 from .priors import FloatArray, vote_law
 from .regions import Region, Teacher, growth_at_least, teacher_guarantees
 from .worst_case import is_monotone, label_law, worst_losses
@@ -76,15 +76,14 @@ def check_overlap(overlap: int | None, teachers: int) -> int:
     return check_integer("overlap", overlap, low=1, high=teachers, cure="None means that one record can touch all.")
 
 
-def check_target(target: Any) -> PrivacyGuarantee:
+def check_target(target: Any, name: str = "target") -> PrivacyGuarantee:
     """``target`` itself, when it is a guarantee that promises something."""
-    if not isinstance(target, PrivacyGuarantee):
-        raise InvalidArgument("target", "a PrivacyGuarantee", target)
-    if math.isinf(target.epsilon):
+    checked = check_guarantee(name, target)
+    if math.isinf(checked.epsilon):
         raise InvalidArgument(
-            "target.epsilon", "finite", target.epsilon, "A label without privacy needs no noise function."
+            f"{name}.epsilon", "finite", checked.epsilon, "A label without privacy needs no noise function."
         )
-    return target
+    return checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +214,8 @@ def certify(
         gamma: ``(K + 1,)``, how often the majority is told at each count of votes; read as rounded down to multiples of
             2^-53, which is what :class:`NoiseFunction` keeps and what is drawn.
         teachers: K.
-        teacher: one guarantee, several that hold at once, or a privacy profile.
+        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile. A sequence
+            is never one for each teacher; what unlike teachers all keep is ``PrivacyProfile.weakest([...])``.
         target: what one label must keep.
         overlap: r, how many teachers one record can touch; None for all.
         rigorous: walk the corners in ball arithmetic (needs python-flint; a second for K = 1,001 where gamma is

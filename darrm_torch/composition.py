@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-from .errors import InvalidArgument, check_integer, check_number
-from .guarantees import PrivacyGuarantee, PrivacyProfile, round_up
+from .errors import check_integer, check_number
+from .guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee, round_up
 
 __all__ = ["general_composition", "optimal_composition", "simple_composition"]
 
@@ -28,7 +28,7 @@ def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuaran
     PrivacyGuarantee(epsilon=1.5, delta=3e-06)
     """
     count = check_integer("count", count, low=1)
-    if math.isinf(guarantee.epsilon):
+    if math.isinf(check_guarantee("guarantee", guarantee).epsilon):
         return PrivacyGuarantee(epsilon=math.inf, delta=min(1.0, round_up(count * Fraction(guarantee.delta))))
     return PrivacyGuarantee(
         epsilon=round_up(count * Fraction(guarantee.epsilon)),
@@ -54,7 +54,7 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
     """
     count = check_integer("count", count, low=1)
     slack = check_number("slack", slack, low=0.0, high=1.0, low_open=True)
-    epsilon = guarantee.epsilon
+    epsilon = check_guarantee("guarantee", guarantee).epsilon
     total = math.inf
     if math.isfinite(epsilon):
         drift = math.tanh(epsilon / 2) * epsilon * count  # (e^eps - 1) eps k / (e^eps + 1)
@@ -84,8 +84,8 @@ def optimal_composition(
     >>> round(optimal_composition(PrivacyGuarantee(epsilon=0.1), 50, delta=1e-5).epsilon, 3)
     2.845
     """
-    each = [guarantee] if isinstance(guarantee, PrivacyGuarantee) else list(guarantee)
-    if not each:
-        raise InvalidArgument("guarantee", "one or more guarantees", each)
+    each = list(guarantee) if isinstance(guarantee, Iterable) else [guarantee]
+    if not each or not all(isinstance(one, PrivacyGuarantee) for one in each):
+        check_guarantee("guarantee", guarantee, expected="one or more guarantees")
     together = PrivacyProfile(promises=tuple(((one,), 1) for one in each)).compose(count)
     return PrivacyGuarantee(epsilon=together.epsilon(delta), delta=delta)

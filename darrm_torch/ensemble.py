@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
+from .guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
 from .ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from .noise import NoiseFunction, self_bounding_noise
@@ -196,7 +196,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
             teacher = (point,) if use == "point" else PrivacyProfile.weakest(profiles).guarantees()
             if use == "profile" and overlap == 1:
-                teacher += (point,)  # one teacher's promise is then the whole cost: at m = 1 it leaves no noise
+                # One teacher's promise is then the whole cost: at m = 1 it leaves no noise.
+                teacher = essential((*teacher, point))
             mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, each=each))
         budget = None if ledger is None else ledger.budget
         if budget is not None:

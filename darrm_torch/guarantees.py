@@ -117,8 +117,8 @@ class PrivacyProfile:
         return cls.from_guarantee(PrivacyGuarantee(epsilon=math.inf))
 
     @classmethod
-    def weakest(cls, profiles: Iterable[PrivacyProfile]) -> PrivacyProfile:
-        """A profile that holds for each of ``profiles``, also after composition.
+    def weakest(cls, profiles: Iterable[PrivacyProfile | PrivacyGuarantee]) -> PrivacyProfile:
+        """A profile that holds for each of ``profiles``, also after composition: what unlike teachers all keep.
 
         It has, run by run, the least noise, the largest sample rate and the most steps, and of promises the largest
         epsilon and delta. DP-SGD is monotone in all three: more noise and fewer steps are post-processing, and a
@@ -127,8 +127,12 @@ class PrivacyProfile:
         >>> profiles = [PrivacyProfile.from_dp_sgd([run]) for run in ((1.0, 0.02, 9), (1.0, 0.01, 10))]
         >>> PrivacyProfile.weakest(profiles)
         PrivacyProfile(dp_sgd=((1.0, 0.02, 10),), promises=())
+        >>> unlike = [PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3)]
+        >>> PrivacyProfile.weakest(unlike).guarantees()
+        (PrivacyGuarantee(epsilon=0.3, delta=1e-05),)
         """
-        together = list(dict.fromkeys(profiles))
+        each = (cls.from_guarantee(one) if isinstance(one, PrivacyGuarantee) else one for one in profiles)
+        together = list(dict.fromkeys(each))
         if not together:
             raise InvalidArgument("profiles", "one or more profiles", together)
         trained = [profile.dp_sgd for profile in together if profile.dp_sgd]
@@ -197,7 +201,7 @@ class PrivacyProfile:
         """Points of the curve, all of which hold at once: what the optimizer takes as ``teacher``.
 
         Args:
-            deltas: one point for each; when omitted, epsilon = 0 and three more.
+            deltas: one point for each; when omitted, epsilon = 0 and three more, none of which follows from another.
 
         >>> [str(g) for g in PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]).guarantees([1e-4])]
         ['(0.0751455, 0.0001)-DP']
@@ -207,13 +211,13 @@ class PrivacyProfile:
         if not self.is_private:
             return _NOTHING
         if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] == 1:
-            return self.promises[0][0]
+            return essential(self.promises[0][0])
         at_zero = self.delta(0.0)
         points = [PrivacyGuarantee(epsilon=0.0, delta=at_zero)]
         for fraction in _DEFAULT_POINTS:
             if math.isfinite(epsilon := self.epsilon(fraction * at_zero)):
                 points.append(PrivacyGuarantee(epsilon=epsilon, delta=fraction * at_zero))
-        return tuple(points)
+        return essential(points)
 
     @property
     def _is_computable(self) -> bool:
@@ -268,6 +272,30 @@ class PrivacyProfile:
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a description written by PrivacyProfile.to_dict", value) from error
         return cls(dp_sgd=dp_sgd, promises=promises)
+
+
+def check_guarantee(name: str, value: Any, *, expected: str = "a PrivacyGuarantee", cure: str = "") -> PrivacyGuarantee:
+    """``value`` itself, or :class:`InvalidArgument` when it is no guarantee; says how a pair of numbers becomes one."""
+    if isinstance(value, PrivacyGuarantee):
+        return value
+    if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(one, int | float) for one in value):
+        cure = f"Write PrivacyGuarantee(epsilon={value[0]!r}, delta={value[1]!r})"
+    raise InvalidArgument(name, expected, value, cure)
+
+
+def follows(weak: PrivacyGuarantee, strong: PrivacyGuarantee) -> bool:
+    """Whether whoever keeps ``strong`` keeps ``weak``: it promises nothing, or neither of its numbers is smaller."""
+    nothing = weak.epsilon == math.inf or weak.delta == 1.0
+    return nothing or (weak.epsilon >= strong.epsilon and weak.delta >= strong.delta)
+
+
+def essential(points: Iterable[PrivacyGuarantee]) -> tuple[PrivacyGuarantee, ...]:
+    """Of guarantees that hold at once those that say something: none follows from another by itself."""
+    kept: list[PrivacyGuarantee] = []
+    for point in points:
+        if not any(follows(point, other) for other in kept):
+            kept = [other for other in kept if not follows(other, point)] + [point]
+    return tuple(kept)
 
 
 def shown(bound: float, digits: int = 4) -> str:

@@ -27,7 +27,7 @@ from .certificate import (
     on_grid,
 )
 from .errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
-from .guarantees import PrivacyGuarantee
+from .guarantees import PrivacyGuarantee, check_guarantee
 from .priors import FloatArray, IndependentVotes, Prior, check_prior, majority_lead, vote_law
 from .worst_case import label_law
 
@@ -255,12 +255,10 @@ def constant_noise(
     0.2975
     """
     count = check_integer("teachers", teachers, low=1)
-    if not isinstance(teacher, PrivacyGuarantee):
-        raise InvalidArgument("teacher", "a PrivacyGuarantee", teacher)
+    check_guarantee("teacher", teacher)
     if composed is None:
         composed = PrivacyGuarantee(epsilon=count * teacher.epsilon, delta=min(1.0, count * teacher.delta))
-    elif not isinstance(composed, PrivacyGuarantee):
-        raise InvalidArgument("composed", "a PrivacyGuarantee or None", composed)
+    check_guarantee("composed", composed, expected="a PrivacyGuarantee or None")
     label, lost = check_target(target), composed.delta
     # The largest q - e^E q' over the region of the majority, divided by e^E throughout: at its tilted corner, or at
     # (lambda, 0) when the majority is more private than the target.

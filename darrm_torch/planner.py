@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .candidates import SLACK
+from .candidates import SLACK, profile_of_all
 from .certificate import check_overlap, check_target
 from .errors import InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
@@ -275,7 +275,7 @@ class Plan(Question):
 def plan(
     *,
     teachers: int,
-    teacher: PrivacyProfile | PrivacyGuarantee | Iterable[PrivacyProfile] | None = None,
+    teacher: PrivacyProfile | PrivacyGuarantee | Iterable[PrivacyProfile | PrivacyGuarantee] | None = None,
     overlap: int | None = None,
     labels: int = 1,
     label_target: PrivacyGuarantee | None = None,
@@ -288,8 +288,8 @@ def plan(
 
     Args:
         teachers: K.
-        teacher: what each promises as a trained model: a profile, a guarantee, or one profile for each teacher (the
-            weakest then stands for all); None: nothing.
+        teacher: what each promises as a trained model: a profile, a guarantee, or one of these for each teacher (then
+            ``PrivacyProfile.weakest`` of them stands for all); None: nothing.
         overlap: r, how many teachers one record can touch; None: all.
         labels: Q, how many labels will be released.
         label_target: what each label must keep by itself.
@@ -319,9 +319,8 @@ def plan(
         )
     for name, target in (("label_target", label_target), ("total_target", total_target)):
         if target is not None:
-            epsilon = getattr(target, "epsilon", target)
+            epsilon = check_target(target, name).epsilon
             check_number(f"{name}.epsilon", epsilon, low=0.0, low_open=True, high=math.inf, high_open=True)
-            check_target(target)
     many = check_integer("classes", classes, low=2) > 2
     if prior is None:
         prior = VAGUE_VOTES if many else IndependentVotes()
@@ -329,7 +328,7 @@ def plan(
         Plan(
             teachers=count,
             classes=classes,
-            teacher=_profile(teacher, count),
+            teacher=profile_of_all(teacher, count),
             overlap=check_overlap(overlap, count),
             labels=check_integer("labels", labels, low=1),
             label_target=label_target,
@@ -338,19 +337,6 @@ def plan(
         ),
         each,
     )
-
-
-def _profile(teacher: Any, count: int) -> PrivacyProfile:
-    if teacher is None:
-        return PrivacyProfile.non_private()
-    if isinstance(teacher, PrivacyGuarantee):
-        return PrivacyProfile.from_guarantee(teacher)
-    if isinstance(teacher, PrivacyProfile):
-        return teacher
-    profiles = tuple(teacher) if isinstance(teacher, Iterable) else ()
-    if len(profiles) != count or not all(isinstance(one, PrivacyProfile) for one in profiles):
-        raise InvalidArgument("teacher", f"a profile, a guarantee, or a profile for each of {count} teachers", teacher)
-    return PrivacyProfile.weakest(profiles)
 
 
 def _solved(asked: Plan, each: Callable[[str], None] = lambda name: None) -> Plan:

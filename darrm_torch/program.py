@@ -47,7 +47,8 @@ def optimize_noise(
 
     Args:
         teachers: K >= 1, odd or even.
-        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile.
+        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile. A sequence
+            is never one for each teacher; what unlike teachers all keep is ``PrivacyProfile.weakest([...])``.
         target: what one label must keep.
         overlap: r, how many teachers one record can touch; None for all.
         prior: where the noise function should be good.

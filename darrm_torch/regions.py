@@ -18,13 +18,19 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from .errors import InvalidArgument
-from .guarantees import PrivacyGuarantee
+from .guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee, essential, follows
 
 __all__ = ["Corner", "Region", "Teacher", "growth_at_least", "growth_at_most", "teacher_guarantees"]
 
 # Beyond this a teacher's epsilon is read as infinity (weaker: sound), and a label's epsilon as this one (stronger:
 # sound). Every number in the oracle then stays far from overflow, and underflow stays below 1e-100.
 _LARGEST_EPSILON = 500.0
+
+
+_UNLIKE = (
+    "If the teachers are unlike, give what they all keep: teacher=PrivacyProfile.weakest([...]), with the guarantee or "
+    "profile of each teacher"
+)
 
 
 class _Profile(Protocol):
@@ -57,25 +63,42 @@ def growth_at_most(epsilon: float) -> float:
 
 
 def teacher_guarantees(teacher: Any) -> tuple[PrivacyGuarantee, ...]:
-    """The guarantees that hold at once, from one of them, several, or a privacy profile.
+    """The guarantees that each teacher keeps, all at once: from one of them, several, or a privacy profile.
+
+    Several of which one follows from another are refused: they are meant as one for each of unlike teachers.
 
     Raises:
         InvalidArgument: anything else, or no guarantee at all.
+
+    >>> teacher_guarantees([PrivacyGuarantee(epsilon=0.1), PrivacyGuarantee(epsilon=3.0)])
+    Traceback (most recent call last):
+    ...
+    darrm_torch.errors.InvalidArgument: teacher must be guarantees that each teacher keeps at once, ...
     """
     if isinstance(teacher, PrivacyGuarantee):
         return (teacher,)
     of_profile = getattr(teacher, "guarantees", None)
     points = of_profile() if callable(of_profile) else teacher
-    if isinstance(points, Iterable):
-        several = tuple(points)
-        if several and all(isinstance(point, PrivacyGuarantee) for point in several):
-            return several
-    raise InvalidArgument(
-        "teacher",
-        "a PrivacyGuarantee, a non-empty tuple of them (that hold at once), or a PrivacyProfile",
-        teacher,
-        "A teacher without privacy of its own is PrivacyGuarantee(epsilon=math.inf).",
-    )
+    several = tuple(points) if isinstance(points, Iterable) else ()
+    if not several or not all(isinstance(point, PrivacyGuarantee) for point in several):
+        profiles = any(isinstance(point, PrivacyProfile) for point in several)
+        check_guarantee(
+            "teacher",
+            teacher,
+            expected="a PrivacyGuarantee, a non-empty tuple of them (that hold at once), or a PrivacyProfile",
+            cure=_UNLIKE if profiles else "A teacher without privacy of its own is PrivacyGuarantee(epsilon=math.inf).",
+        )
+    kept = essential(several)
+    for idle in several:
+        if idle not in kept:
+            strong = next(one for one in kept if follows(idle, one))
+            raise InvalidArgument(
+                "teacher",
+                "guarantees that each teacher keeps at once, none of which follows from another",
+                f"{idle}, which follows from {strong}",
+                _UNLIKE,
+            )
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)

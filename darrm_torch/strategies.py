@@ -16,7 +16,7 @@ import numpy as np
 
 from .candidates import SLACK, Promised, expected_agreement, strongest_mechanism
 from .errors import DarrmError
-from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
+from .guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
 from .mechanisms import (
     DaRRM,
     ExponentialMechanism,
@@ -188,7 +188,7 @@ def _fixed_point(asked: Question) -> list[Strategy]:
 def _whole_profile(asked: Question) -> list[Strategy]:
     points = asked.teacher.guarantees()
     if asked.teacher.dp_sgd:
-        points = (_point(asked), *points)
+        points = essential((_point(asked), *points))
     points = _searchable(points, asked)
     return _certified(asked, "DaRRM, whole profile", points) if len(points) > 1 else []
 

@@ -6,6 +6,7 @@ import json
 import math
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -119,3 +120,13 @@ def test_slack_must_be_a_probability(slack):
 def test_nothing_to_compose_is_refused():
     with pytest.raises(InvalidArgument, match="one or more guarantees"):
         dt.optimal_composition([], delta=0.1)
+
+
+@pytest.mark.parametrize("wrong", [(8, 1e-5), 8.0, [], [PrivacyGuarantee(epsilon=1.0), 8.0]])
+def test_what_is_no_guarantee_is_one_clear_error(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match="guarantee must be one or more guarantees, got"):
+        dt.optimal_composition(wrong, 2, delta=1e-5)
+    with pytest.raises(InvalidArgument, match="guarantee must be a PrivacyGuarantee, got"):
+        dt.simple_composition(wrong, 2)
+    with pytest.raises(InvalidArgument, match="guarantee must be a PrivacyGuarantee, got"):
+        dt.general_composition(wrong, 2, slack=1e-5)

@@ -232,6 +232,17 @@ def test_one_profile_for_each_teacher_counts_as_the_weakest() -> None:
     assert mixed.rows == dt.plan(teachers=2, teacher=profiles[1], label_target=target).rows
 
 
+def test_one_guarantee_for_each_teacher_counts_as_the_weakest() -> None:
+    unlike = [PrivacyGuarantee(epsilon=e, delta=d) for e, d in ((0.1, 1e-5), (0.2, 0.0), (0.05, 1e-6))]
+    target, weakest = PrivacyGuarantee(epsilon=0.5, delta=1e-4), PrivacyGuarantee(epsilon=0.2, delta=1e-5)
+    mixed = dt.plan(teachers=3, teacher=unlike, label_target=target)
+    assert mixed == dt.plan(teachers=3, teacher=weakest, label_target=target)
+    ask = {"teachers": 3, "classes": 3, "label_target": target}
+    assert dt.strongest_mechanism("self-bounding", teacher=unlike, **ask) == dt.strongest_mechanism(
+        "self-bounding", teacher=weakest, **ask
+    )
+
+
 def test_the_text_fits_80_columns_and_the_dictionary_is_json() -> None:
     import json
 
@@ -254,6 +265,10 @@ def test_the_text_fits_80_columns_and_the_dictionary_is_json() -> None:
         ({"labels": 0}, "labels"),
         ({"teacher": 0.1}, "teacher"),
         ({"teacher": [PAPER]}, "teacher"),
+        ({"teacher": [PrivacyGuarantee(epsilon=0.1)]}, "teacher"),
+        ({"teacher": (0.1, 1e-5)}, "teacher"),
+        ({"label_target": (8, 1e-5)}, "label_target"),
+        ({"total_target": (8, 1e-5)}, "total_target"),
         ({"prior": 0.75}, "prior"),
     ],
 )

@@ -6,13 +6,14 @@ import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from darrm_torch import InvalidArgument, PrivacyGuarantee
+from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, certify, fetch_noise, optimize_noise
 from darrm_torch.regions import Corner, Region, growth_at_least, growth_at_most, teacher_guarantees
 
 guarantees = st.builds(
@@ -136,8 +137,52 @@ class _Profile:
 
 def test_teacher_forms() -> None:
     one = PrivacyGuarantee(epsilon=0.1)
-    assert teacher_guarantees(one) == teacher_guarantees([one]) == (one,)
+    assert teacher_guarantees(one) == teacher_guarantees([one]) == teacher_guarantees([one, one]) == (one,)
     assert len(teacher_guarantees(_Profile())) == 2
+
+
+NOTHING = PrivacyGuarantee(epsilon=math.inf)
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        [PrivacyGuarantee(epsilon=e) for e in (0.1, 0.2, 3.0)],
+        [PrivacyGuarantee(epsilon=3.0, delta=0.1), PrivacyGuarantee(epsilon=0.1, delta=0.1)],
+        [PrivacyGuarantee(epsilon=0.1, delta=1e-5), NOTHING],
+        [PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.0, delta=1.0)],
+        [PrivacyProfile.from_dp_sgd([(noise, 0.01, 100)]) for noise in (1.0, 2.0)],
+    ],
+)
+def test_a_list_of_unlike_teachers_is_not_read_as_what_each_keeps(unlike: list[Any]) -> None:
+    teachers, target = 3, PrivacyGuarantee(epsilon=0.3)
+    calls = [
+        lambda teacher: optimize_noise(teachers=teachers, teacher=teacher, target=target),
+        lambda teacher: fetch_noise(teachers=teachers, teacher=teacher, target=target),
+        lambda teacher: certify([0.0] * (teachers + 1), teachers=teachers, teacher=teacher, target=target),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidArgument, match=r"(?s)at once.*teacher=PrivacyProfile.weakest\(\[\.\.\.\]\)"):
+            call(unlike)
+    weakest = PrivacyProfile.weakest(unlike)
+    proven = certify([0.0] * (teachers + 1), teachers=teachers, teacher=weakest, target=target)
+    for one in unlike:  # what is assumed of the teachers holds for each
+        own = PrivacyProfile.from_guarantee(one) if isinstance(one, PrivacyGuarantee) else one
+        assert all(own.delta(point.epsilon) <= point.delta for point in proven.teacher if math.isfinite(point.epsilon))
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(guarantees, min_size=1, max_size=5))
+def test_points_of_a_profile_are_never_taken_for_unlike_teachers(points: list[PrivacyGuarantee]) -> None:
+    profile = PrivacyProfile.from_guarantee(*points)
+    kept = teacher_guarantees(profile.guarantees())
+    assert Region(guarantees=kept).chain == Region(guarantees=tuple(points)).chain
+    assert teacher_guarantees(profile.compose(2)) == profile.compose(2).guarantees()
+
+
+def test_a_pair_of_numbers_is_told_how_it_becomes_a_guarantee() -> None:
+    with pytest.raises(InvalidArgument, match=r"got \(8, 1e-05\)\. Write PrivacyGuarantee\(epsilon=8, delta=1e-05\)"):
+        teacher_guarantees((8, 1e-5))
 
 
 @pytest.mark.parametrize("bad", [None, 0.1, (), (0.1,), "teacher", [None]])
