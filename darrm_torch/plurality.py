@@ -288,6 +288,7 @@ def votes_within(limit: int, *, votes: int, classes: int) -> int:
     16
     """
     # Sorted histograms of s votes are partitions of s into parts of at most C (turn the diagram round).
+    votes = min(votes, 2 * limit)  # of which there are limit + 1 or more
     ways = np.zeros(votes + 1, dtype=object)
     ways[0] = 1
     for part in range(1, min(classes, votes) + 1):

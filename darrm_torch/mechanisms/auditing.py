@@ -13,10 +13,12 @@ from scipy import stats
 from ..certificate import Certificate, WorstCase
 from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..guarantees import PrivacyGuarantee
-from .base import Mechanism
+from .base import MOST_VOTES, Mechanism
 from .sampling import Floats, Integers
 
 __all__ = ["Audit", "audit"]
+
+_MOST_TEACHERS = 2000  # of which all pairs of counts are compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,12 @@ def audit(
     >>> 0.1 < audit(mechanism, seed=2).epsilon <= 1.0
     True
     """
-    samples = check_integer("samples", samples, low=1)
+    if not isinstance(mechanism, Mechanism):
+        raise InvalidArgument("mechanism", "a Mechanism", mechanism)
+    if claim is not None and not isinstance(claim, PrivacyGuarantee):
+        raise InvalidArgument("claim", "a PrivacyGuarantee", claim)
+    samples = check_integer("samples", samples, low=1, high=10**8)
+    seed = None if seed is None else check_integer("seed", seed, low=0)
     confidence = check_number("confidence", confidence, low=0.0, high=1.0, low_open=True, high_open=True)
     certificate = mechanism.certificate if isinstance(mechanism.certificate, Certificate) else None
     if claim is None:
@@ -93,7 +100,7 @@ def audit(
     elif isinstance(worst_case, WorstCase):
         words, votes = str(worst_case), _binary_votes(worst_case)
     else:
-        words, votes = "two given laws of the votes", [_check_votes(law) for law in worst_case]
+        words, votes = "two given laws of the votes", _check_votes(worst_case)
     generator = np.random.default_rng(seed)
     first, second = (_tally(mechanism, law, samples, generator) for law in votes)
     risk = (1 - confidence) / (4 * first.size)  # each label in both directions, two bounds in each
@@ -122,8 +129,10 @@ def _telling_counts(
     known = mechanism.teachers if teachers is None else check_integer("teachers", teachers, low=1)
     if known is None:
         raise InvalidArgument("teachers", "given", None, "The mechanism does not know how many teachers vote")
-    own: Any = getattr(mechanism, "overlap", known)
-    near = own if overlap is None else check_integer("overlap", overlap, low=1)
+    if known > _MOST_TEACHERS:
+        raise InvalidArgument("worst_case", f"given for more than {_MOST_TEACHERS} teachers", None)
+    own: Any = getattr(mechanism, "overlap", None) or known
+    near = own if overlap is None else check_integer("overlap", overlap, low=1, high=MOST_VOTES)
     coins = mechanism.guarantee(delta=claim.delta, overlap=near)
     if (coins is None or coins.epsilon > claim.epsilon) and math.isfinite(
         mechanism.self_bounding_allowance(teachers=known, overlap=near)
@@ -149,11 +158,18 @@ def _binary_votes(case: WorstCase) -> list[Floats]:
     return [np.stack([1 - p, p], axis=1) for p in (here, there)]
 
 
-def _check_votes(law: npt.ArrayLike) -> Floats:
-    votes = np.asarray(law, dtype=np.float64)
-    if votes.ndim != 2 or not (np.all(votes >= 0) and np.allclose(votes.sum(axis=1), 1.0, rtol=0, atol=1e-9)):
-        raise InvalidArgument("worst_case", "a WorstCase or two (K, C) arrays whose rows are chances", votes)
-    return votes
+def _check_votes(laws: Any) -> list[Floats]:
+    try:
+        votes = np.array([np.asarray(law, dtype=np.float64) for law in laws])
+    except (TypeError, ValueError, RuntimeError):
+        votes = np.empty(0)
+    if (
+        votes.ndim != 3
+        or len(votes) != 2
+        or not (np.all(votes >= 0) and np.allclose(votes.sum(axis=2), 1.0, rtol=0, atol=1e-9))
+    ):
+        raise InvalidArgument("worst_case", "a WorstCase or two (K, C) arrays whose rows are chances", laws)
+    return list(votes)
 
 
 def _tally(mechanism: Mechanism, votes: Floats, samples: int, generator: np.random.Generator) -> Integers:

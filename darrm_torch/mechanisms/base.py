@@ -18,6 +18,8 @@ from .sampling import Floats, Integers, RandomBits
 
 __all__ = ["Mechanism"]
 
+MOST_VOTES = 2**31 - 1
+MOST_LABELS = 2**53  # all of them are floats
 _CURE = "Pass integer counts of shape (items, classes): column c says how many teachers voted for class c"
 
 
@@ -160,7 +162,12 @@ class Mechanism(ABC):
             def give_back(result: Any) -> Any:
                 return torch.from_numpy(result).to(device)
 
-            counts = counts.detach().cpu().numpy()
+            try:
+                counts = counts.detach().cpu().numpy()
+            except (TypeError, RuntimeError):  # sparse, or without data
+                raise InvalidArgument("counts", "a dense tensor", f"{counts.layout} on {device}", _CURE) from None
+        if np.ma.is_masked(counts):
+            raise InvalidArgument("counts", "without masked entries", counts, _CURE)
         try:
             array = np.asarray(counts)
         except ValueError:
@@ -171,7 +178,7 @@ class Mechanism(ABC):
             raise InvalidArgument("counts", "of shape (items, classes), two classes or more", array.shape, _CURE)
         if self.classes is not None and array.shape[1] != self.classes:
             raise InvalidArgument("counts", f"of shape (items, {self.classes})", array.shape, self._classes_cure())
-        if array.size and (array.min() < 0 or array.max() >= 2**31):
+        if array.size and (array.min() < 0 or array.max() > MOST_VOTES):
             raise InvalidArgument("counts", "in [0, 2**31)", f"[{array.min()}, {array.max()}]", _CURE)
         checked = array.astype(np.int64)
         sums = checked.sum(axis=1)
@@ -202,9 +209,9 @@ class NoisyCounts(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "overlap", check_integer("overlap", self.overlap, low=1))
+        object.__setattr__(self, "overlap", check_integer("overlap", self.overlap, low=1, high=MOST_VOTES))
         if self.teachers is not None:
-            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1))
+            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1, high=MOST_VOTES))
 
     def _check(self, name: str, **limits: Any) -> float:
         """Replace a field by its value as a float in the limits of :func:`check_number`."""
@@ -220,7 +227,7 @@ def _same(result: Any) -> Any:
 def check_request(labels: Any, delta: Any, overlap: Any) -> tuple[int, float | None, int | None]:
     """The arguments of :meth:`Mechanism.guarantee`, checked."""
     return (
-        check_integer("labels", labels, low=1),
+        check_integer("labels", labels, low=1, high=MOST_LABELS),
         None if delta is None else check_number("delta", delta, low=0.0, high=1.0, high_open=True),
-        None if overlap is None else check_integer("overlap", overlap, low=1),
+        None if overlap is None else check_integer("overlap", overlap, low=1, high=MOST_VOTES),
     )

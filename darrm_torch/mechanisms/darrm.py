@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..certificate import GRID, self_bounding_allowance
-from ..composition import optimal_composition, simple_composition
-from ..errors import InvalidArgument, UnprovenPrivacy
+from ..composition import simple_composition
+from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
 from ..guarantees import PrivacyGuarantee
 from ..noise import NoiseFunction
 from .base import Mechanism, check_request
+from .gaussian import pure_composition
 from .sampling import Floats, Integers
 
 __all__ = ["DaRRM"]
@@ -106,7 +107,7 @@ class DaRRM(Mechanism):
             return None
         total = simple_composition(PrivacyGuarantee(epsilon=each), labels).epsilon
         if labels > 1 and delta > 0 and math.isfinite(pure):
-            total = min(total, optimal_composition(PrivacyGuarantee(epsilon=pure), labels, delta=delta).epsilon)
+            total = min(total, pure_composition(pure, pure**2 / 2, labels=labels, delta=delta).epsilon)
         return PrivacyGuarantee(epsilon=total, delta=delta)
 
     def _coin_epsilon(self, overlap: int, delta: float) -> float:
@@ -123,7 +124,7 @@ class DaRRM(Mechanism):
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The noise function's own allowance, see :func:`darrm_torch.self_bounding_allowance`."""
-        if teachers is not None and teachers != self.teachers:
+        if teachers is not None and check_integer("teachers", teachers, low=1) != self.teachers:
             raise InvalidArgument("teachers", f"{self.teachers}, as the noise function has", teachers)
         return self_bounding_allowance(self.noise.gamma, teachers=self.teachers, overlap=overlap)
 

@@ -14,9 +14,18 @@ from ..composition import optimal_composition, simple_composition
 from ..guarantees import PrivacyGuarantee
 from .sampling import arithmetic
 
-__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu", "pure_composition", "rdp_mu", "zcdp_epsilon"]
+__all__ = [
+    "composition",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "pure_composition",
+    "rdp_mu",
+    "zcdp_epsilon",
+]
 
 _BITS = 200
+_MOST_COMPOSED = 10**7
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -85,8 +94,16 @@ def pure_composition(epsilon: float, rho: float, *, labels: int, delta: float) -
     each = PrivacyGuarantee(epsilon=epsilon)
     if delta == 0:
         return simple_composition(each, labels)
-    best = min(optimal_composition(each, labels, delta=delta).epsilon, zcdp_epsilon(labels * rho, delta))
-    return PrivacyGuarantee(epsilon=best, delta=delta)
+    composed = composition(each, labels, delta=delta)
+    return PrivacyGuarantee(epsilon=min(composed.epsilon, zcdp_epsilon(labels * rho, delta)), delta=delta)
+
+
+def composition(each: PrivacyGuarantee, labels: int, *, delta: float) -> PrivacyGuarantee:
+    """Of adaptive ``labels`` at ``delta``: optimal, or of very many labels, which would take minutes, simple."""
+    if labels <= _MOST_COMPOSED:
+        return optimal_composition(each, labels, delta=delta)
+    simple = simple_composition(each, labels)
+    return PrivacyGuarantee(epsilon=simple.epsilon if simple.delta <= delta else math.inf, delta=delta)
 
 
 def _last_true(holds: Callable[[float], bool], true: float, false: float) -> float:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from ..certificate import check_target
 from ..errors import InvalidArgument, check_integer, check_number
 from ..guarantees import PrivacyGuarantee
 from ..plurality import standings, votes_within
-from .base import NoisyCounts, check_request
+from .base import MOST_LABELS, MOST_VOTES, NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
 from .sampling import Floats, GaussianTail, Integers, Magnitudes, RandomBits, fair_argmax
 
@@ -73,10 +74,11 @@ class GaussianCounts(NoisyCounts):
     @staticmethod
     def _largest_mu(target: PrivacyGuarantee, *, labels: int, overlap: int, method: str = "analytic") -> float:
         """The root of the largest :meth:`_squared_mu` that keeps ``target`` for all labels, rounded down."""
+        check_target(target)
         epsilon = check_number("target.epsilon", target.epsilon, low=0.0, low_open=True, high_open=True)
         delta = check_number("target.delta", target.delta, low=0.0, high=1.0, low_open=True, high_open=True)
-        labels = check_integer("labels", labels, low=1)
-        overlap = check_integer("overlap", overlap, low=1)
+        labels = check_integer("labels", labels, low=1, high=MOST_LABELS)
+        overlap = check_integer("overlap", overlap, low=1, high=MOST_VOTES)
         return _METHODS[method](epsilon, delta) / (overlap * math.sqrt(labels)) * (1 - 2.0**-41)
 
 
@@ -119,7 +121,7 @@ class GNMax(GaussianCounts):
         super().__post_init__()
         self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
         if self.classes is not None:
-            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2))
+            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2, high=MOST_VOTES))
 
     @classmethod
     def calibrated(
@@ -151,7 +153,7 @@ class GNMax(GaussianCounts):
             InvalidArgument: a target that no Gaussian noise keeps, or that needs none; histograms that are unknown or
                 too many for ``"label"``.
         """
-        if method not in (*_METHODS, "label"):
+        if not isinstance(method, str) or method not in (*_METHODS, "label"):
             raise InvalidArgument("method", f"one of {sorted((*_METHODS, 'label'))}", method)
         mu = cls._largest_mu(target, labels=labels, overlap=overlap, method="analytic" if method == "label" else method)
         mechanism = cls(
@@ -199,6 +201,7 @@ class GNMax(GaussianCounts):
         Raises:
             InvalidArgument: no delta here or there.
         """
+        labels, delta, overlap = check_request(labels, delta, overlap)
         counts = super().guarantee(labels=labels, delta=delta, overlap=overlap)
         if (self.overlap if overlap is None else overlap) > 1 or not self._histograms_are_few or counts.delta == 0:
             return counts

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from ..certificate import check_target
 from ..errors import InvalidArgument
 from ..guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
@@ -70,6 +71,8 @@ class LNMax(NoisyCounts):
         >>> round(LNMax.calibrated(PrivacyGuarantee(epsilon=2, delta=1e-5), labels=100).scale, 1)
         39.4
         """
+
+        check_target(target)
 
         def keeps(scale: float) -> bool:
             made = cls(scale=scale, overlap=overlap, teachers=teachers)

@@ -10,7 +10,7 @@ import numpy as np
 from ..certificate import self_bounding_allowance
 from ..errors import InvalidArgument, check_integer
 from ..guarantees import PrivacyGuarantee
-from .base import Mechanism, check_request
+from .base import MOST_VOTES, Mechanism, check_request
 from .sampling import Floats, Integers, fair_argmax
 
 __all__ = ["NoiseFreeMajority"]
@@ -42,9 +42,9 @@ class NoiseFreeMajority(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.classes is not None:
-            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2))
+            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2, high=MOST_VOTES))
         if self.teachers is not None:
-            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1))
+            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1, high=MOST_VOTES))
 
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
@@ -63,7 +63,7 @@ class NoiseFreeMajority(Mechanism):
         >>> [NoiseFreeMajority(classes=c).self_bounding_allowance(teachers=11) for c in (2, 3, 4)]
         [6.0, 7.0, 11.0]
         """
-        known = self.teachers if teachers is None else check_integer("teachers", teachers, low=1)
+        known = self.teachers if teachers is None else check_integer("teachers", teachers, low=1, high=MOST_VOTES)
         if known is None or (self.teachers is not None and known != self.teachers):
             raise InvalidArgument("teachers", f"{self.teachers or 'K, how many teachers vote'}", teachers)
         if self.classes == 2:

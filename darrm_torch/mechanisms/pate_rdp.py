@@ -148,7 +148,13 @@ class DataDependentLoss:
         return f"DataDependentLoss(mechanism={self.mechanism!r}, counts=<{len(self.counts)} items>)"
 
     def renyi(self, orders: npt.ArrayLike) -> Floats:
-        """The sum over the labels at each order, (N,) float64: sensitive."""
+        """The sum over the labels at each order above 1, (N,) float64: sensitive."""
+        try:
+            orders = np.asarray(orders, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidArgument("orders", "numbers above 1", orders) from None
+        if not np.all((orders > 1) & np.isfinite(orders)):
+            raise InvalidArgument("orders", "finite numbers above 1", orders)
         log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))
         each = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)
         return np.asarray(each.sum(axis=0))
@@ -156,7 +162,7 @@ class DataDependentLoss:
     def guarantee(self, *, delta: float) -> DataDependentGuarantee:
         """The least epsilon at ``delta`` over many orders: sensitive."""
         delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
-        epsilons = (self.renyi(ORDERS) + math.log(1 / delta) / (ORDERS - 1)) * (1 + 2.0**-40)
+        epsilons = (self.renyi(ORDERS) - math.log(delta) / (ORDERS - 1)) * (1 + 2.0**-40)
         best = int(np.argmin(epsilons))
         return DataDependentGuarantee(epsilon=epsilons[best], delta=delta, order=ORDERS[best], sensitive=True)
 
@@ -183,7 +189,7 @@ class DataDependentLoss:
         """
         delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
         order = check_number("order", order, low=1.0, low_open=True, high=1e6)
-        share = check_number("share", share, low=0.0, low_open=True, high=1.0)
+        share = check_number("share", share, low=1e-6, high=1.0)
         failure = check_number("failure", failure, low=0.0, low_open=True, high=0.5)
         mechanism = self.mechanism
         worst = len(self.counts) * order * (mechanism.overlap / mechanism.sigma) ** 2
@@ -194,7 +200,7 @@ class DataDependentLoss:
         spread = votes.smooth_sensitivity(smoothness) * noise
         normal = _normal(mechanism._bits)
         released = min(worst, max(0.0, votes.loss() + spread * (normal + offset)))
-        epsilon = released + (cost + math.log(1 / delta) / (order - 1))
+        epsilon = released + (cost - math.log(delta) / (order - 1))
         return DataDependentGuarantee(
             epsilon=math.ceil(epsilon * 2**20 + 1) / 2**20, delta=delta, order=order, sensitive=False, failure=failure
         )

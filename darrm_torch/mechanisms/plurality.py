@@ -12,7 +12,6 @@ import numpy as np
 from scipy import stats
 
 from ..certificate import check_overlap
-from ..composition import optimal_composition
 from ..errors import InvalidArgument, check_integer, check_number
 from ..guarantees import PrivacyGuarantee
 from ..plurality import (
@@ -26,8 +25,8 @@ from ..plurality import (
     vote_private_table,
     votes_within,
 )
-from .base import Mechanism, check_request
-from .gaussian import pure_composition
+from .base import MOST_VOTES, Mechanism, check_request
+from .gaussian import composition, pure_composition
 from .sampling import Floats, Integers, RandomBits, fair_argmax
 
 __all__ = ["SelfBoundingPlurality", "VotePrivatePlurality"]
@@ -35,6 +34,7 @@ __all__ = ["SelfBoundingPlurality", "VotePrivatePlurality"]
 # For which the linear programs take two or three seconds.
 _HISTOGRAMS = 350
 _HISTOGRAMS_OF_COINS = 910
+_MOST_CLASSES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ class _Plurality(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = check_integer("teachers", self.teachers, low=1)
-        classes = check_integer("classes", self.classes, low=2)
+        count = check_integer("teachers", self.teachers, low=1, high=MOST_VOTES)
+        classes = check_integer("classes", self.classes, low=2, high=_MOST_CLASSES)
         sample = (
             votes_within(self._most_histograms, votes=count, classes=classes)
             if self.sample is None
@@ -124,7 +124,7 @@ class _Plurality(Mechanism):
         if self._slack is not None and delta != 0:
             label = self._of_votes(self._slack.epsilon, self._slack.delta, touched)
             wanted = min(1.0, labels * label.delta * (1 + 2.0**-50)) if delta is None else delta
-            found.append(label if labels == 1 and delta is None else optimal_composition(label, labels, delta=wanted))
+            found.append(label if labels == 1 and delta is None else composition(label, labels, delta=wanted))
         return min(found, key=lambda one: one.epsilon, default=None)
 
     def _of_votes(self, epsilon: float, delta: float, touched: int) -> PrivacyGuarantee:
@@ -133,14 +133,14 @@ class _Plurality(Mechanism):
             share = self._votes / self.teachers
             epsilon = math.log1p(share * math.expm1(epsilon)) * (1 + 2.0**-46)
             delta *= share * (1 + 2.0**-50)
-        grown = 1.0 if touched == 1 or delta == 0 else math.expm1(touched * epsilon) / math.expm1(epsilon)
-        return PrivacyGuarantee(
-            epsilon=touched * epsilon * (1 + 2.0**-50), delta=min(1.0, delta * grown * (1 + 2.0**-46))
-        )
+        if touched > 1 and delta > 0:
+            share = _share_of_one(epsilon, touched)
+            delta = delta / share * (1 + 2.0**-46) if share else 1.0
+        return PrivacyGuarantee(epsilon=touched * epsilon * (1 + 2.0**-50), delta=min(1.0, delta))
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The smallest m for which the table is m-self-bounding, exact and rounded up; at most the overlap."""
-        if teachers is not None and teachers != self.teachers:
+        if teachers is not None and check_integer("teachers", teachers, low=1) != self.teachers:
             raise InvalidArgument("teachers", f"{self.teachers}, as the table was made for", teachers)
         return self._table.smallest_allowance(min(check_overlap(overlap, self.teachers), self._votes))
 
@@ -244,14 +244,16 @@ class VotePrivatePlurality(_Plurality):
     delta: float = 0.0
     _one_vote: PrivacyGuarantee = field(init=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delta", check_number("delta", self.delta, low=0.0, high=1.0, high_open=True))
+        super().__post_init__()
+
     def _solve(self, space: Standings) -> VoteTable:
         touched = self._touched
         epsilon = check_number("epsilon", self.epsilon, low=touched * 1e-6, high=touched * 500.0)
         object.__setattr__(self, "epsilon", epsilon)
-        delta = check_number("delta", self.delta, low=0.0, high=1.0, high_open=True)
-        object.__setattr__(self, "delta", delta)
         each = epsilon / touched * (1 - 2.0**-40)
-        delta *= 1.0 if touched == 1 else math.expm1(each) / math.expm1(touched * each)
+        delta = self.delta * _share_of_one(each, touched)
         if space.votes < self.teachers:
             each = math.log1p(self.teachers / space.votes * math.expm1(each)) * (1 - 2.0**-40)
             delta = min(delta * self.teachers / space.votes, 1 - 2.0**-53)
@@ -282,6 +284,18 @@ def _self_bounding(space: Standings, allowance: float, overlap: int, prior: Plur
 @functools.lru_cache(maxsize=32)
 def _vote_private(space: Standings, one: PrivacyGuarantee, prior: PluralityPrior) -> VoteTable:
     return vote_private_table(space, epsilon=one.epsilon, delta=one.delta, prior=prior)
+
+
+def _share_of_one(epsilon: float, touched: int) -> float:
+    """(e^epsilon - 1) / (e^(r epsilon) - 1): the part of delta that each of r changed votes may take.
+
+    Zero where it is less than 1e-304.
+    """
+    if (touched - 1) * epsilon > 700:
+        return 0.0
+    if touched == 1:
+        return 1.0
+    return math.exp((1 - touched) * epsilon) * math.expm1(-epsilon) / math.expm1(-touched * epsilon)
 
 
 def _sampled(counts: Integers, sample: int, bits: RandomBits) -> Integers:

@@ -141,8 +141,16 @@ class GeometricTail:
 
     def enclosure(self, g: int, bits: int) -> tuple[int, int]:
         """See :class:`Tail`."""
-        scaled = self.first * self.ratio**g * 2**bits
-        return math.floor(scaled), math.ceil(scaled)
+        # Squares and products in fixed point, rounded outward: an exact power, of 53 g digits, would take minutes.
+        places = bits + 64
+        unit = 1 << places
+        low, high = unit, unit
+        below, above = math.floor(self.ratio * unit), math.ceil(self.ratio * unit)
+        while g:
+            if g & 1:
+                low, high = low * below >> places, -(-high * above >> places)
+            below, above, g = below * below >> places, -(-above * above >> places), g >> 1
+        return math.floor(self.first * low / 2**64), math.ceil(self.first * high / 2**64)
 
 
 class Magnitudes:

@@ -14,7 +14,7 @@ import numpy as np
 from ..certificate import GRID
 from ..errors import check_integer
 from ..guarantees import PrivacyGuarantee
-from .base import NoisyCounts, check_request
+from .base import MOST_VOTES, NoisyCounts, check_request
 from .gaussian import pure_composition
 from .laplace import ratio_at_least
 from .sampling import Floats, GeometricTail, Integers, Magnitudes, fair_argmax
@@ -154,7 +154,7 @@ class RandomizedPlurality(NoisyCounts):
         super().__post_init__()
         self._check("epsilon", low=1e-6, high=500.0)
         if self.classes is not None:
-            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2))
+            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2, high=MOST_VOTES))
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """Of ``labels`` labels together: (Q epsilon, 0), or better at a positive ``delta``; for any overlap."""

@@ -146,6 +146,37 @@ def test_delta_is_allowed_for() -> None:
         audit(plain, claim=PrivacyGuarantee(epsilon=3.0, delta=0.05), worst_case=case, seed=1)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"mechanism": "GNMax"}, "mechanism"),
+        ({"claim": 1.0}, "claim"),
+        ({"samples": 10**12}, "samples"),
+        ({"seed": -1}, "seed"),
+        ({"seed": "x"}, "seed"),
+        ({"teachers": 10**7}, "worst_case"),
+        ({"teachers": 10**400}, "worst_case"),
+        ({"overlap": 10**400}, "overlap"),
+        *[
+            ({"worst_case": case}, "worst_case")
+            for case in (
+                3,
+                "ab",
+                [],
+                (None, None),
+                np.ones((3, 3, 2)) / 2,
+                (np.ones((3, 2)) / 2, np.ones((3, 3)) / 3),
+                (np.full((3, 2), np.nan),) * 2,
+            )
+        ],
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_one_clear_error(wrong, name: str) -> None:
+    ask = {"mechanism": GNMax(sigma=1.0, delta=1e-5), "teachers": 3, "samples": 10} | wrong
+    with pytest.raises(InvalidArgument, match=rf"^{name} must be"):
+        audit(ask.pop("mechanism"), **ask)
+
+
 def test_bad_arguments_are_one_clear_error() -> None:
     with pytest.raises(InvalidArgument, match=r"^claim must be given"):
         audit(NoiseFreeMajority())

@@ -253,6 +253,9 @@ def test_an_empty_batch_has_no_labels(make) -> None:
         (lambda c: c + np.arange(len(c))[:, None], "sum to"),
         (lambda c: "counts", "integers"),
         (lambda c: None, "integers"),
+        (lambda c: torch.as_tensor(c).to_sparse(), "a dense tensor"),
+        (lambda c: torch.as_tensor(c).to("meta"), "a dense tensor"),
+        (lambda c: np.ma.masked_array(c, mask=c == c.max()), "without masked entries"),
     ],
     ids=[
         "float",
@@ -266,6 +269,9 @@ def test_an_empty_batch_has_no_labels(make) -> None:
         "sums",
         "text",
         "none",
+        "sparse",
+        "meta",
+        "masked",
     ],
 )
 def test_bad_counts_are_one_clear_error(make, spoil, message: str) -> None:
@@ -362,12 +368,32 @@ def test_is_frozen(make) -> None:
         {"delta": 1.0},
         {"delta": -0.1},
         {"overlap": 0},
+        {"labels": 10**400},
+        {"overlap": 10**400},
     ],
-    ids=str,
+    ids=lambda wrong: str(wrong)[:20],
 )
 def test_guarantee_checks_its_arguments(make, wrong) -> None:
     with pytest.raises(InvalidArgument):
         make().guarantee(**wrong)
+
+
+@mechanisms
+def test_very_many_labels_have_an_answer_at_once(make) -> None:
+    """Optimal composition would take minutes; bounds that do not look at each label take over."""
+    mechanism = make()
+    for delta in (1e-4, None):
+        few, many = (mechanism.guarantee(labels=labels, delta=delta) for labels in (10**4, 10**12))
+        assert few is None or few.epsilon <= many.epsilon
+
+
+@mechanisms
+@pytest.mark.parametrize("teachers", [[1, 2], np.array([1, 2]), "x", 0, 10**400], ids=lambda bad: str(bad)[:9])
+def test_allowance_checks_its_teachers(make, teachers) -> None:
+    mechanism = make()
+    if mechanism.self_bounding_allowance(teachers=mechanism.teachers or K) < math.inf:
+        with pytest.raises(InvalidArgument, match="teachers"):
+            mechanism.self_bounding_allowance(teachers=teachers)
 
 
 @mechanisms

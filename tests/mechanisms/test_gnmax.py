@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -384,3 +385,19 @@ def test_classes_are_checked() -> None:
         GNMax(sigma=1.0, classes=1)
     with pytest.raises(InvalidArgument, match="counts"):
         GNMax(sigma=1.0, classes=3).aggregate(np.array([[1, 2]]))
+
+
+@pytest.mark.parametrize("mechanism", [GNMax, LNMax, functools.partial(ConfidentGNMax.calibrated, threshold=3)])
+def test_a_target_is_a_guarantee(mechanism) -> None:
+    calibrated = getattr(mechanism, "calibrated", mechanism)
+    for target in (1.0, None, (1.0, 1e-5), "x"):
+        with pytest.raises(InvalidArgument, match=r"^target must be a PrivacyGuarantee"):
+            calibrated(target)
+    with pytest.raises(InvalidArgument, match=r"^method"):
+        GNMax.calibrated(PrivacyGuarantee(epsilon=1.0, delta=1e-5), method=np.array(["rdp", "label"]))
+
+
+def test_numbers_may_come_as_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    mechanism = GNMax(sigma=3.0, delta=1e-5, teachers=4, classes=3)
+    assert mechanism.guarantee(labels=torch.tensor(2)) == mechanism.guarantee(labels=2)

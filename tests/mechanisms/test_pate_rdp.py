@@ -276,6 +276,13 @@ def test_bad_arguments_are_one_clear_error() -> None:
             loss.guarantee(**arguments)
     with pytest.raises(InvalidArgument, match=r"^order"):
         loss.sanitised(delta=1e-5, order=1.0)
+    for wrong in ({"share": 5e-324}, {"delta": 0.0}, {"failure": 0.0}, {"order": math.inf}):
+        with pytest.raises(InvalidArgument, match=rf"^{next(iter(wrong))}"):
+            loss.sanitised(**{"delta": 1e-5, "order": 4.0, **wrong})
+    assert loss.sanitised(delta=5e-324, order=4.0).epsilon > 240
+    for orders in (math.nan, 1.0, [2.0, 0.5], -3, math.inf, "x", 10**400, {}):
+        with pytest.raises(InvalidArgument, match=r"^orders must be"):
+            loss.renyi(orders)
     with pytest.raises(InvalidArgument, match=r"^smoothness"):
         smooth_release_renyi(10.0, smoothness=0.06, noise=1.0)
 

@@ -141,7 +141,22 @@ def test_what_a_delta_gains(classes: int, epsilon: float, delta: float) -> None:
     assert 0 < spent - pure <= (classes * spent - 1) * delta / math.expm1(epsilon) + 1e-9
 
 
+def test_a_large_epsilon_of_several_votes_with_a_delta() -> None:
+    """e^(r epsilon) is no double; a delta that one vote cannot have is none."""
+    mechanism = VotePrivatePlurality(teachers=4, classes=3, epsilon=1500, overlap=3, delta=0.1)
+    claim = mechanism.guarantee()
+    assert claim.epsilon <= 1500
+    assert claim.delta <= 0.1
+    small = VotePrivatePlurality(teachers=4, classes=3, epsilon=0.8, overlap=3, delta=0.1)
+    assert small.guarantee(overlap=4).delta < 1
+
+
 def test_bad_input() -> None:
+    with pytest.raises(InvalidArgument, match="delta"):
+        VotePrivatePlurality(teachers=3, classes=3, epsilon=1, delta=np.array([0.1, 0.2]))
+    for wrong in ({"teachers": 10**400}, {"classes": 10**400}, {"classes": 10**7}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            SelfBoundingPlurality(**{"teachers": 3, "classes": 3, "allowance": 1.0, **wrong})
     with pytest.raises(InvalidArgument, match="delta"):
         VotePrivatePlurality(teachers=3, classes=3, epsilon=1, delta=1.0)
     with pytest.raises(InvalidArgument, match="teachers"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from fractions import Fraction
 
 import mpmath
@@ -78,6 +79,20 @@ def test_draws_near_every_threshold_are_right(tail) -> None:
                 drawn = int(magnitudes.draw(Scripted(word << 1, *[2**63] * 3), 1)[0])
                 uniform = (mpmath.mpf(word) + mpmath.mpf(0.5)) / 2**63  # up to the bits 2**-128 and beyond
                 assert exact(tail, drawn) > uniform >= exact(tail, drawn + 1)
+
+
+@pytest.mark.parametrize("g", [65536, 1_000_000])
+def test_enclosures_of_wide_noise_take_no_time(g: int) -> None:
+    """An exact power has millions of digits: 200 ms and 20 s; one draw in 8 million asks for one."""
+    ratio = Fraction(math.exp(-1 / 65536))
+    tail = GeometricTail(ratio, 2 / (1 + ratio))
+    start = time.process_time()
+    low, high = tail.enclosure(g, 63)
+    assert time.process_time() - start < 0.05
+    with mpmath.workdps(60):
+        one = mpmath.mpf(ratio.numerator) / ratio.denominator
+        assert low <= mpmath.ldexp(2 / (1 + one) * one**g, 63) <= high
+    assert high - low <= 3
 
 
 def test_undecided_words_are_decided_by_further_bits() -> None:
