@@ -144,6 +144,7 @@ def total_privacy(
         _both_coins(profiles, touched, mechanism, labels, votes, delta),
     )
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
+    predictable = () if getattr(mechanism, "secure", True) else (_PREDICTABLE,)
     return TotalPrivacy(
         epsilon=best.epsilon,
         delta=delta,
@@ -152,7 +153,8 @@ def total_privacy(
         routes=routes,
         assumptions=assumptions(
             teachers=count, overlap=touched, votes=votes, private=any(profile.is_private for profile in profiles)
-        ),
+        )
+        + predictable,
     )
 
 
@@ -329,7 +331,7 @@ def _both_coins(
 def _seen_through(epsilon: float, eta: float) -> float:
     """T with tanh(T / 2) = tanh(epsilon / 2) tanh(eta / 2), rounded up; at most the smaller of the two."""
     low, high = sorted((epsilon, eta))
-    product = math.tanh(low / 2) * math.tanh(high / 2)
+    product = math.nextafter(math.tanh(low / 2) * math.tanh(high / 2), 1.0)  # it may be too little for a float
     if product < 0.9:
         exact = 2 * math.atanh(product)
     else:  # e^T = (e^low + e^-high) / (1 + e^(low - high))
@@ -359,6 +361,7 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     return general_composition(label, labels, slack=slack)
 
 
+_PREDICTABLE = "Coins: nobody knows the insecure_seed that labels are drawn with; whoever does can predict the coins."
 _OF_TRAINING = (
     "Training: each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
     "Independence: the noise of no two teachers comes from the same random seed.",

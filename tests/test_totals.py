@@ -404,6 +404,20 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
         assert fact in words
 
 
+def test_next_to_nothing_is_not_nothing():
+    """1e-320 through coins of 1e-6 is no number of double precision; 0 would claim perfect privacy."""
+    teacher, coins = PrivacyGuarantee(epsilon=1e-320), dt.RandomizedPlurality(epsilon=1e-6)
+    total = dt.total_privacy(teachers=[teacher], mechanism=coins, labels=1, delta=0.0)
+    assert 0 < total.epsilon <= 1e-320
+
+
+def test_coins_that_can_be_predicted_are_an_assumption():
+    noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
+    for seed, said in ((None, False), (7, True)):
+        total = dt.total_privacy(teachers=[PAPER] * 3, mechanism=DaRRM(noise, insecure_seed=seed), labels=1, delta=1e-4)
+        assert ("insecure_seed" in str(total)) is said
+
+
 def test_infinity_is_null_in_json():
     total = dt.total_privacy(teachers=[PrivacyProfile.non_private()], mechanism=Fake(), labels=1, delta=0.0)
     assert json.loads(json.dumps(total.to_dict(), allow_nan=False))["epsilon"] is None
