@@ -62,7 +62,7 @@ class PrivacyLedger:
         timeout: seconds to wait for another process that is answering.
 
     Raises:
-        LedgerError: the file is damaged, read-only, no ledger, or has another budget.
+        LedgerError: the file is damaged, read-only, no ledger, or has another budget or another label's cost.
 
     >>> ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=0.2), cost=PrivacyGuarantee(epsilon=0.1))
     >>> ledger.answer([b"a", b"b", b"a"], lambda new: [1 for _ in new])
@@ -110,6 +110,7 @@ given out; 0 more labels fit
                 raise LedgerError(
                     f"{self.path} was started with {kept}, not {budget}. Open it without a budget to keep that."
                 )
+            self._keep_cost(database, cost)
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -131,6 +132,7 @@ given out; 0 more labels fit
                     f"{self.path} was kept for others ({changes}). Use one ledger for each group of teachers; "
                     "trained anew, they are another."
                 )
+            self._keep_cost(database, cost)
         if cost is not None:
             self._set_cost(cost)
 
@@ -276,6 +278,16 @@ given out; 0 more labels fit
         self._cost = cost
         self._fitting = 0  # so many labels are known to fit in the budget,
         self._too_many: int | None = None  # and so many not to
+
+    def _keep_cost(self, database: sqlite3.Connection, cost: Cost | None) -> None:
+        """One label's cost stays what it was: at another, the labels before would seem to have cost that."""
+        if isinstance(cost, PrivacyGuarantee):
+            stored = self._fact(database, "cost")
+            if stored is None:
+                database.execute("INSERT INTO facts VALUES ('cost', ?)", (json.dumps([cost.epsilon, cost.delta]),))
+            elif stored != [cost.epsilon, cost.delta]:
+                kept = PrivacyGuarantee(epsilon=stored[0], delta=stored[1])
+                raise LedgerError(f"{self.path} was kept at a cost of {kept} a label, not {cost}. Use another ledger.")
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
         cost = self._cost

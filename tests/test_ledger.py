@@ -361,6 +361,20 @@ def filled(file: Path) -> bytes:
     return file.read_bytes()
 
 
+def test_another_cost_of_a_label_is_refused(tmp_path):
+    """Else ten labels of 0.01 would have cost 0.001 from now on, and many more would fit."""
+    file = tmp_path / "ledger.sqlite"
+    PrivacyLedger(file, FOR_100, cost=ONE).answer(keys(*range(10)), ones)
+    cheaper = PrivacyGuarantee(epsilon=ONE.epsilon / 10, delta=ONE.delta)
+    for open_it in (
+        lambda: PrivacyLedger(file, cost=cheaper),
+        lambda: PrivacyLedger(file).bind({"teachers": "a"}, cost=cheaper),
+    ):
+        with pytest.raises(LedgerError, match=r"at a cost of \(0\.01, 1e-07\)-DP a label, not \(0\.001, 1e-07\)-DP"):
+            open_it()
+    assert PrivacyLedger(file, cost=ONE).left(1000) == 90
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9])
 def test_a_file_cut_short_is_refused(tmp_path, share):
     file = tmp_path / "ledger.sqlite"
