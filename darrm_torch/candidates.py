@@ -9,12 +9,12 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .certificate import certify_self_bounding, check_overlap, check_target, self_bounding_allowance
+from .certificate import certify_self_bounding, check_overlap, check_target, on_grid, self_bounding_allowance
 from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee
 from .mechanisms import (
@@ -29,7 +29,7 @@ from .mechanisms import (
     VotePrivatePlurality,
 )
 from .mechanisms.gaussian import pure_composition
-from .noise import self_bounding_noise, subsampling_noise
+from .noise import NoiseFunction, self_bounding_noise, subsampling_noise
 from .plurality import VAGUE_VOTES, IntArray, PluralityPrior, check_plurality_prior, standings, votes_within
 from .priors import FloatArray
 from .totals import PricedMechanism, TotalPrivacy, total_privacy
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 SLACK = 1 - 1e-9
-"""What is left under a target, for the rounding of what is then proven."""
+"""What is left under a target, for the rounding of what is then proven. What is found must keep the target itself."""
 
 _LISTED = 1000  # histograms that are gone through one by one
 _LISTED_PARTS = 100  # where of each histogram all samples are gone through
@@ -419,23 +419,24 @@ def _subsampling(asked: _Asked) -> Mechanism:
     if asked.classes > 2:
         raise InvalidArgument("classes", "two for subsampling", asked.classes, "Take self-bounding noise.")
 
-    def made(sample: int) -> DaRRM:
-        noise = subsampling_noise(teachers=asked.teachers, allowance=sample)
-        cost = self_bounding_allowance(noise.gamma, teachers=asked.teachers, overlap=asked.overlap)
-        proof = certify_self_bounding(noise.gamma, overlap=asked.overlap, allowance=cost)
-        return DaRRM(replace(noise, certificate=proof))
+    def made(sample: int, slack: float = 1.0) -> DaRRM:
+        gamma = on_grid(subsampling_noise(teachers=asked.teachers, allowance=sample).gamma * slack)
+        cost = self_bounding_allowance(gamma, teachers=asked.teachers, overlap=asked.overlap)
+        proof = certify_self_bounding(gamma, overlap=asked.overlap, allowance=cost)
+        return DaRRM(NoiseFunction(gamma=gamma, certificate=proof))
 
-    def too_dear(sample: int) -> bool:
-        mechanism = made(sample)
+    def too_dear(mechanism: DaRRM) -> bool:
         if asked.allowance is None:
             return not asked.keeps(mechanism)
         return bool(mechanism.certificate.allowance > asked.allowance)
 
     samples = range(1, asked.teachers + 1, 2)
-    fitting = bisect.bisect_left(samples, True, key=too_dear)
+    fitting = bisect.bisect_left(samples, True, key=lambda sample: too_dear(made(sample, SLACK)))
     if not fitting:
         raise asked.unmet()
-    return made(samples[fitting - 1])
+    plain = made(samples[fitting - 1])
+    # Three times the double 0.1 is more than the double 0.3: a hair of noise is worth two more votes.
+    return made(samples[fitting - 1], SLACK) if too_dear(plain) else plain
 
 
 def _self_bounding(asked: _Asked) -> Mechanism:

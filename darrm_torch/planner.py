@@ -391,8 +391,8 @@ def _smallest(enough: Callable[[float], bool], low: float, high: float, rounds: 
 
 
 def _floor(share: float) -> float:
-    """Three digits, rounded down: what is less than 1 is not shown as 1."""
-    return math.floor(share * 1000 + 1e-9) / 1000
+    """Three digits, rounded down: what is less than 1, by more than rounding, is not shown as 1."""
+    return math.floor(share * 1000 + 1e-5) / 1000
 
 
 def _pair(target: PrivacyGuarantee | None) -> list[float] | None:

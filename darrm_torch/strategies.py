@@ -157,7 +157,9 @@ def _noise_free(asked: Question) -> list[Strategy]:
                 ", and no more however many labels are asked"
             )
         elif asked.teacher.is_private:
-            why = f"Too dear: {cost}"
+            why = f"Too dear: {cost}" + " (a hair more than the target)" * (
+                shown(bound.epsilon) in [shown(target.epsilon) for target in asked.targets]
+            )
             if math.isinf(bound.epsilon):
                 why += ": their deltas alone add up to more. Give the DP-SGD settings, or promises at a smaller delta"
         else:
@@ -284,23 +286,31 @@ def _subsampling(asked: Question) -> list[Strategy]:
     few = votes_within(_SAMPLED, votes=asked.teachers, classes=asked.classes)  # as a table can look up
     samples = asked.heard(asked.teachers if asked.classes == 2 else few)
 
-    def mechanism(sample: int) -> tuple[Mechanism, str]:
+    def mechanism(sample: int, slack: float = 1.0) -> tuple[Mechanism, str]:
         if asked.classes > 2:
             table = _table(asked, float(sample), sample)  # so many teachers' worth: without noise
+            if slack < 1:
+                table = _table(asked, cost(table) * slack, sample)
             return table, _written(table)
         made = f"dt.subsampling_noise(teachers={asked.teachers}, allowance={sample})"
         noise = subsampling_noise(teachers=asked.teachers, allowance=sample)
+        if slack < 1:
+            noise, made = NoiseFunction(gamma=noise.gamma * slack), f"dt.NoiseFunction(gamma={made}.gamma * {slack!r})"
         return DaRRM(noise, uncertified=True), f"dt.DaRRM({made}, uncertified=True)"
+
+    def cost(made: Mechanism) -> float:
+        return made.self_bounding_allowance(overlap=asked.overlap)
 
     def build() -> tuple[Mechanism, str, str]:
         m = _allowance(asked)
-        fitting = bisect_left(
-            samples, True, key=lambda n: mechanism(n)[0].self_bounding_allowance(overlap=asked.overlap) > m
-        )
+        # Three times the double 0.1 is more than the double 0.3: a hair of noise is worth two more votes.
+        fitting = bisect_left(samples, True, key=lambda sample: cost(mechanism(sample)[0]) * SLACK > m)
         if not fitting:
             raise DarrmError(f"one vote costs what a teacher does, and the targets leave a label m = {m:.3g} of that")
         sample = samples[fitting - 1]
         made, use = mechanism(sample)
+        if cost(made) > m:
+            made, use = mechanism(sample, SLACK**2)
         return made, f"The {asked.winner} of {sample} teacher{'s' * (sample > 1)} drawn anew for each label.", use
 
     return [_attempt(asked, "subsampling", build, rests_on_teachers=True)]
@@ -510,7 +520,8 @@ def _priced(
     over = []
     for what, bound, target in (("one label", label, asked.label_target), ("all labels", total, asked.total_target)):
         if target is not None and bound.epsilon > target.epsilon:
-            over.append(f"{what}: {bound.guarantee}, over {target}. {bound.route.words}")
+            nearly = " by rounding alone" * (shown(bound.epsilon) == shown(target.epsilon))
+            over.append(f"{what}: {bound.guarantee}, over {target}{nearly}. {bound.route.words}")
     return label, total, over
 
 

@@ -188,6 +188,37 @@ def test_whatever_is_asked_rows_keep_what_they_say(
             assert row.agreement == pytest.approx(agreement_by_enumeration(row, teachers, mean), abs=1e-9)
 
 
+@pytest.mark.parametrize("sample", [1, 3, 5, 7, 9])
+def test_a_target_of_so_many_teachers_is_met_to_the_last_digit(sample: int) -> None:
+    """Three times the double 0.1 is more than the double 0.3, which must nevertheless be kept, and by five votes."""
+    m, teacher = (sample + 1) // 2, PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+    target = PrivacyGuarantee(epsilon=m / 10, delta=m / 100_000)
+    row = row_of(dt.plan(teachers=11, teacher=teacher, label_target=target), "subsampling")
+    alone = dt.strongest_mechanism("subsampling", teachers=11, classes=2, teacher=teacher, label_target=target)
+    again = eval(row.use, {"dt": dt})
+    gamma = dt.subsampling_noise(teachers=11, allowance=sample).gamma
+    for made in (row.mechanism, alone, again):
+        assert np.abs(made.noise.gamma / gamma - 1).max() < 1e-8
+        assert made.self_bounding_allowance(overlap=11) * 0.1 <= target.epsilon
+    assert row.meets
+
+
+def test_a_target_of_so_many_teachers_is_met_by_a_table_of_three_classes() -> None:
+    teacher, target = PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3, delta=3e-5)
+    row = row_of(dt.plan(teachers=11, classes=3, teacher=teacher, label_target=target), "subsampling")
+    assert row.meets
+    five = dt.SelfBoundingPlurality(teachers=11, classes=3, allowance=5.0, sample=5)
+    counts = np.array([[6, 3, 2], [4, 4, 3], [11, 0, 0]])
+    assert np.abs(row.mechanism.label_probabilities(counts) - five.label_probabilities(counts)).max() < 1e-7
+
+
+def test_what_rounding_alone_makes_too_dear_says_so() -> None:
+    target = PrivacyGuarantee(epsilon=0.3, delta=3e-5)
+    answer = dt.plan(teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-5), label_target=target)
+    assert "(0.3, 3e-05)-DP (a hair more than the target)." in row_of(answer, "noise-free majority").reason
+    assert answer.best.agreement > 1 - 1e-6
+
+
 @pytest.mark.parametrize("labels", [1, 5])
 def test_each_strategy_is_made_as_it_says(labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
