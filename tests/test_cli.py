@@ -124,8 +124,8 @@ def test_plan_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_plan_of_ten_classes_is_quick_and_fits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without teachers it also says what they would need to be; less than 5 s of a free core."""
-    arguments = ("plan", "--classes", "10", "--teachers", "11", "--label-target", "0.3,1e-4")
+    """Asked, it also says what the teachers would need to be; less than 5 s of a free core."""
+    arguments = ("plan", "--classes", "10", "--teachers", "11", "--label-target", "0.3,1e-4", "--agreement", "0.95")
     before = time.process_time()
     text = said(capsys, *arguments, "--overlap", "1")
     assert time.process_time() - before < 5
@@ -143,6 +143,24 @@ def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: py
     )  # fmt: skip
     assert told | expected.to_dict() == told
     assert told["classes"] == 3
+
+
+def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = "What the teachers would need to be for an agreement of 0.95: --agreement 0.95"
+    assert hint not in said(capsys, "plan", "--teachers", "5", "--label-target", "0.1")
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(dt.Plan, "teachers_needed", never)
+    for much in (("--teachers", "51"), ("--teachers", "5", "--classes", "3")):
+        text = said(capsys, "plan", *much, "--label-target", "0.1")
+        assert hint in text
+        assert max(map(len, text.splitlines())) < 80
+        assert json.loads(said(capsys, "plan", *much, "--label-target", "0.1", "--json"))["teachers_needed"] is None
+    assert hint not in said(capsys, "plan", "--teachers", "51", "--teacher", "1,1e-5", "--label-target", "0.1,1e-4")
 
 
 def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +208,14 @@ def test_noise_is_written_and_proven_again(
 def test_noise_without_a_file_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "noise", "--teachers", "3", "--allowance", "1")
     assert dt.NoiseFunction.from_json(text) == dt.self_bounding_noise(teachers=3, allowance=1)
+
+
+def test_noise_tells_the_smallest_allowance_that_is_proven(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record that touches two teachers costs two of them at most."""
+    asked = ("noise", "--teachers", "11", "--out", "n.json", "--allowance")
+    assert "Proven with m = 2 as well" in " ".join(said(capsys, *asked, "3", "--overlap", "2").split())
+    assert "as well" not in said(capsys, *asked, "3")
+    assert "as well" not in said(capsys, *asked, "0.3")  # but for rounding
 
 
 def test_a_changed_noise_function_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -412,6 +438,9 @@ MISTAKES = [
     (("noise", "--teachers", "3", "--target", "0.1"), "--teacher must be given"),
     (("noise", "--teachers", "3", "--allowance", "-1"), "--allowance must be a number in (0, inf)"),
     (("noise", "--teachers", "3", "--allowance", "1", "--shape", "fre"), "did you mean free?"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--shape", "free"), "--shape must be left out with --allowance"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--teacher", "0.1"), "--teacher must be left out with --allow"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--steps", "9"), "--steps must be left out with --allowance"),
     (("noise", "--teachers", "3", "--allowance", "1", "--out", "no/such/folder.json"), "--out must be a file in"),
     (("noise", "--teachers", "3", "--allowance", "1", "--plot", "a.xyz"), "--plot must be a file that ends in"),
     (("verify",), "missing file (see darrm verify --help)"),
@@ -578,6 +607,16 @@ def test_rates_are_numbers_or_fractions(folder: Path, capsys: pytest.CaptureFixt
     assert said(capsys, *arguments, "--config", "noise.yaml") == said(capsys, *arguments, "--sample-rate", "5e-1")
 
 
+def test_long_messages_are_cut_between_words() -> None:
+    assert cli.parser.one_line("This is\n a long message of Torch", 20) == "This is a long ..."
+
+
+def test_the_version_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"darrm {dt.__version__}\n"
+
+
 # --- help, interruption, pipes ----------------------------------------------------------------------------------------
 
 
@@ -676,21 +715,39 @@ def test_ctrl_c_from_a_terminal(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def on_a_terminal(*command: str) -> tuple[str, str]:
+    """What it prints, and what a terminal of 80 columns shows besides."""
+    terminal, stderr = pty.openpty()
+    fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    told = subprocess.run(
+        [sys.executable, "-m", "darrm_torch", *command], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True
+    )
+    os.write(stderr, b"\n")  # so that there is something to read
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(stderr)
+    os.close(terminal)
+    return told.stdout, shown
+
+
 @pytest.mark.slow
 def test_a_long_search_has_a_bar_on_a_terminal_only(folder: Path) -> None:
     """501 teachers take about 35 rounds and more than the second after which the bar comes."""
     command = ["noise", "--teachers", "501", "--teacher", "0.075,1e-4", "--target", "0.1,1e-4", "--out", "n.json"]
-    terminal, stderr = pty.openpty()
-    fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    told = subprocess.run([sys.executable, "-m", "darrm_torch", *command], stdout=subprocess.PIPE, stderr=stderr)
-    shown = os.read(terminal, 1 << 16).decode()
-    os.close(stderr)
-    os.close(terminal)
-    assert told.returncode == 0
-    assert re.search(r"noise: \d+it .*delta over by \d\.\de-\d\d", shown)
+    out, shown = on_a_terminal(*command)
+    assert re.search(r"noise 00:0\d, delta over by \d\.\de-\d\d", shown)
     piped = darrm(*command)
-    assert piped.stdout.encode() == told.stdout
+    assert piped.stdout == out
     assert piped.stderr == ""
+
+
+@pytest.mark.slow
+def test_the_time_is_shown_also_while_nothing_moves(folder: Path) -> None:
+    """The proof of a free shape takes seconds in one piece, after the search and when it is read."""
+    arguments = ("--teachers", "46", "--shape", "free", "--teacher", "0.1,1e-5", "--target", "0.3,1e-4")
+    _, shown = on_a_terminal("noise", *arguments, "--out", "n.json")
+    assert {"noise 00:01", "noise 00:02"} <= set(re.findall(r"noise 00:\d\d", shown))
+    _, shown = on_a_terminal("verify", "n.json")
+    assert "proof 00:01" in shown
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .. import __version__
 from ..errors import (
     BudgetExceeded,
     DarrmError,
@@ -51,6 +52,7 @@ def _build_parser(chosen: str | None) -> Parser:
         epilog="example:\n  darrm plan --teachers 11 --teacher 0.1,1e-5 --label-target 0.3,1e-4\n\n"
         "Exit status: 0 done, 1 refused (no proof, or over budget), 2 a mistake in the\n"
         "command or its files. Each command has --help with an example, and --json.",
+        version=__version__,
     )
     commands = parser.add_subcommands(metavar="command", title="commands")
     for name, command in COMMANDS.items():

@@ -15,8 +15,7 @@ from .parser import one_line, option_name
 __all__ = ["check_ending", "check_places", "existing", "read_tensor", "read_text", "saved", "teacher_files", "whole"]
 
 # Options that name files, whatever the command: those that are read, and those that are written.
-_READ = ("config", "inputs", "models", "accountants", "labels", "test_inputs", "test_labels", "file", "sources")
-_READ += ("teachers_folder",)
+_READ = "config file sources inputs models accountants labels test_inputs test_labels teachers_folder".split()
 _WRITTEN = ("ledger", "out", "plot")
 
 

@@ -20,7 +20,7 @@ def load_model(path: Path, build: str | None) -> Any:
     """A network: TorchScript, or what ``build`` makes with the weights of a file."""
     import torch
 
-    from ..teachers import load_weights
+    from ..teachers import load_checkpoint
 
     if build is None:
         try:
@@ -35,21 +35,11 @@ def load_model(path: Path, build: str | None) -> Any:
             raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
     network = build_network("--build", build)
     try:
-        record = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
-        cure = f"It cannot be read ({type(error).__name__}); tensors and plain values are."
-        raise InvalidArgument("--models", "a checkpoint", str(path), cure) from None
-    try:
-        state = record.get("module_state_dict", record.get("state_dict", record))
-        load_weights(
-            network,
-            {name.removeprefix("_module."): value for name, value in state.items()},
-            path,
-            cure="Does --build make the network that was trained?",
-        )
-    except InvalidArgument:
-        raise
-    except Exception as error:  # whatever was saved there is no state dict
+        load_checkpoint(path, network, cure="Does --build make the network that was trained?")
+    except InvalidArgument as error:
+        name = "--models" if error.name == "file" else error.name
+        raise InvalidArgument(name, error.expected, error.got, error.cure) from None
+    except Exception as error:  # the user's own network may have a way of its own with what is loaded
         cure = f"{type(error).__name__}: {one_line(error, 160)}"
         raise InvalidArgument("--models", f"weights of what {build} makes", str(path), cure) from None
     return network

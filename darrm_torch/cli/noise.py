@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_integer
 from .files import whole
-from .parser import Command
+from .parser import Command, option_name
 from .promises import add_common, add_teacher, read_teacher
 from .showing import check_figure, fill, print_json, save_figure, search_progress
 from .values import guarantee, read_guarantee, read_prior
@@ -37,6 +37,11 @@ def _run(chosen: Any) -> int:
         raise InvalidArgument(
             "--target", "given, or else --allowance", "neither" if chosen.target is None else "both", "Give one."
         )
+    for name in ("teacher", "noise_multiplier", "sample_rate", "steps", "shape"):
+        given = getattr(chosen, name)
+        if chosen.target is None and given not in (None, "monotone"):
+            cure = "An allowance says what a label costs in teachers, whatever they promise."
+            raise InvalidArgument(option_name(name), "left out with --allowance", given, cure)
     check_integer("--teachers", chosen.teachers, low=1, high=100_000)
     check_figure(chosen.plot)
     prior: Any = read_prior(chosen.prior)  # which the library refuses if it is for many classes
@@ -98,6 +103,8 @@ def report_noise(noise: NoiseFunction, chosen: Any) -> None:
             f"Proven: Q labels of {noise.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
             f"m = {shown(proven.allowance)}, if a record touches at most {proven.overlap} of them."
         )
+        if shown(proven.smallest) != shown(proven.allowance):
+            words += f" Proven with m = {shown(proven.smallest)} as well, the smallest for this noise."
     if chosen.json:
         print_json(plain)
     else:

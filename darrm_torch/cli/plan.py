@@ -13,6 +13,8 @@ from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
 
 __all__ = ["COMMAND"]
 
+_QUICK = 50  # teachers of two classes: what they would need to be is found in about a second
+
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
@@ -75,9 +77,10 @@ def _run(chosen: Any) -> int:
     if chosen.agreement is not None:
         with progress(kinds, "costs") as bar:
             costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
-    if chosen.agreement is not None or not answer.teacher.is_private:
+    missing = chosen.agreement is None and not answer.teacher.is_private
+    if chosen.agreement is not None or (missing and not many and chosen.teachers <= _QUICK):
         with progress(22, "teachers") as bar:
-            needed = answer.teachers_needed(0.95 if chosen.agreement is None else chosen.agreement, each=bar.update)
+            needed = answer.teachers_needed(0.95 if missing else chosen.agreement, each=bar.update)
     if chosen.plot is not None:
         from ..plots import plot_frontier
 
@@ -97,6 +100,8 @@ def _run(chosen: Any) -> int:
             print(f"  {name:<32}{shown(epsilon):>10}")
     if needed is not None:
         print(f"\n{fill(str(needed))}")
+    elif missing:
+        print("\nWhat the teachers would need to be for an agreement of 0.95: --agreement 0.95")
     return 0
 
 

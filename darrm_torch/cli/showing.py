@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,11 +25,33 @@ def fill(text: str) -> str:
     return textwrap.fill(text, 79, subsequent_indent="  ")
 
 
-def progress(total: int | None, what: str) -> Any:
-    """A bar on a terminal, for what takes more than a second; ``total`` None: it is not known."""
+@contextlib.contextmanager
+def progress(total: int | None, what: str) -> Iterator[Any]:
+    """A bar on a terminal, for what takes more than a second; ``total`` None: it is not known.
+
+    It shows the time also while nothing is done that it is told of.
+    """
     from tqdm.auto import tqdm
 
-    return tqdm(total=total, desc=what, leave=False, delay=1, dynamic_ncols=True, disable=None)
+    words = None if total is not None else "{desc} {elapsed}{postfix}"
+    done = threading.Event()
+    with tqdm(
+        total=total, desc=what, leave=False, delay=1, miniters=0, dynamic_ncols=True, disable=None, bar_format=words
+    ) as bar:
+
+        def keep_time() -> None:
+            while not done.wait(1.0):
+                bar.update(0)
+
+        clock = threading.Thread(target=keep_time, daemon=True)
+        if not bar.disable:
+            clock.start()
+        try:
+            yield bar
+        finally:
+            done.set()
+            if clock.is_alive():
+                clock.join()
 
 
 @contextlib.contextmanager

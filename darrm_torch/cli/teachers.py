@@ -8,7 +8,7 @@ from typing import Any
 from .files import existing, teacher_files
 from .parser import Command
 from .promises import add_accept, naming
-from .showing import fill, print_json
+from .showing import fill, print_json, progress
 
 __all__ = ["COMMAND"]
 
@@ -27,7 +27,7 @@ def _run(chosen: Any) -> int:
     paths = [existing("sources", source) for source in chosen.sources]
     if len(paths) == 1 and paths[0].is_dir():
         paths = teacher_files("sources", chosen.sources[0])
-    with naming("sources"):
+    with naming("sources"), progress(None, "accountants"):
         profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
     if chosen.json:
         print_json(

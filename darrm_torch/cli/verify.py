@@ -8,6 +8,7 @@ from ..errors import InvalidArgument, PrivacyViolation
 from .files import read_text
 from .noise import report_noise
 from .parser import Command
+from .showing import progress
 
 __all__ = ["COMMAND"]
 
@@ -22,7 +23,8 @@ def _run(chosen: Any) -> int:
 
     text = read_text("file", chosen.file)
     try:
-        noise = NoiseFunction.from_json(text)
+        with progress(None, "proof"):
+            noise = NoiseFunction.from_json(text)
     except InvalidArgument as error:
         cure = "" if error.name == "text" else str(error)
         raise InvalidArgument("file", "what `darrm noise --out` wrote", chosen.file, cure) from None
