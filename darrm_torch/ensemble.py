@@ -418,11 +418,17 @@ _OTHERS = (
 
 
 def _equal_weights(mine: Any, given: Any) -> bool:
-    """Whether these are the same numbers, but for the rounding of the lowest precision (bfloat16)."""
+    """Whether these are the same numbers, in whatever precision one or the other was kept meanwhile."""
     if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
         return True  # Torch has an error of its own for that
-    one, other = (weight.detach().cpu().to(torch.float64) for weight in (mine, given))
-    return torch.allclose(one, other, rtol=2.0**-7, atol=2.0**-24, equal_nan=True)
+    one, other = (weight.detach().cpu() for weight in (mine, given))
+    if not (one.is_floating_point() and other.is_floating_point()):
+        return torch.equal(one, other)
+    return any(
+        torch.equal(exact.to(kind).double(), rounded.double())
+        for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
+        for exact, rounded in ((one, other), (other, one))
+    )
 
 
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:

@@ -245,9 +245,11 @@ def test_a_state_dict_with_the_right_name_and_other_weights_is_refused() -> None
         ensemble.load_state_dict(state)
         free(models).to(lower).load_state_dict(state)
     before = pickle.dumps([weight.numpy() for weight in ensemble.parameters()])
-    state["_teachers.1.weight"] = state["_teachers.1.weight"] + 0.1
-    with pytest.raises(dt.UnprovenPrivacy, match=r"_teachers\.1\.weight"):
-        ensemble.load_state_dict(state)
+    weight = state["_teachers.1.weight"]
+    for trained_further in (weight + 0.1, weight * 1.001, (weight * 1.001).half()):
+        state["_teachers.1.weight"] = trained_further
+        with pytest.raises(dt.UnprovenPrivacy, match=r"_teachers\.1\.weight"):
+            ensemble.load_state_dict(state)
     assert pickle.dumps([weight.numpy() for weight in ensemble.parameters()]) == before
 
 
