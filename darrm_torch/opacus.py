@@ -527,9 +527,14 @@ def _state(module: Any) -> Mapping[str, Any]:
     raise InvalidArgument("module", "a module or a state dict", type(module).__name__)
 
 
+def unwrapped(name: str) -> list[str]:
+    """The parts of a weight's name without what Opacus, DDP, torch.compile or Fabric put between them."""
+    return [part for part in name.split(".") if part not in _WRAPPERS]
+
+
 def _bare(state: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
     """Tensors under their names without wrappers, sorted."""
-    names = {name: [part for part in name.split(".") if part not in _WRAPPERS] for name in state}
+    names = {name: unwrapped(name) for name in state}
     shared = len(os.path.commonprefix(list(names.values()))) if len(names) > 1 else 0  # noqa: RUF071 - lists of parts
     return sorted(
         ((".".join(names[name][shared:]), value) for name, value in state.items() if isinstance(value, torch.Tensor)),

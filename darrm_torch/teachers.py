@@ -34,6 +34,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm.auto import tqdm
 
 from .errors import InvalidArgument, check_integer, check_number
+from .opacus import unwrapped
 from .workers import prepare_workers
 
 __all__ = ["TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"]
@@ -237,32 +238,53 @@ def train_teachers(
     return files
 
 
-def load_teacher(file: Path, model: nn.Module) -> dict[str, Any]:
+def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, Any]:
     """Load a teacher's weights into ``model`` and return the rest of the file.
 
-    The file holds only tensors and plain values (it opens with ``weights_only=True``): ``module_state_dict`` and
-    ``privacy_accountant_state_dict`` as Opacus' own checkpoints have them (the latter ``None`` without privacy),
-    ``sampling``, ``settings`` and ``shard_size``.
+    Files that hold only tensors and plain values (they are opened with ``weights_only=True``): those of
+    :func:`train_teachers`; ``PrivacyEngine.save_checkpoint``'s; Lightning's checkpoints; or a state dict alone. What
+    Opacus, DDP, ``torch.compile`` or a LightningModule put before the names of the weights does not matter. The first
+    kind holds ``module_state_dict`` and ``privacy_accountant_state_dict`` as Opacus' own checkpoints do (the latter
+    ``None`` without privacy), ``sampling``, ``settings`` and ``shard_size``.
 
     Raises:
-        InvalidArgument: no such file, or the weights of another network than ``model``; the message says which.
+        InvalidArgument: no such file, no weights in it, or those of another network than ``model``; the message says
+            which, and ``model`` is as it was.
     """
-    record = _read(file)
-    load_weights(
-        model,
-        record.pop("module_state_dict"),
-        file,
-        cure="Load it into the network that was trained, or train this one in a new folder.",
+    return load_checkpoint(
+        file, model, cure="Load it into the network that was trained, or train this one in a new folder."
     )
-    return record
 
 
-def load_weights(model: nn.Module, state: Mapping[str, Any], file: Path, *, cure: str) -> None:
-    """Put the weights of a file into a network, all of them; nothing is changed where they do not fit.
+def load_checkpoint(file: str | os.PathLike[str], model: nn.Module, *, cure: str) -> dict[str, Any]:
+    """:func:`load_teacher`, with what the caller can do where the weights are those of another network."""
+    try:
+        record = torch.load(file, weights_only=True, map_location="cpu")
+    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
+        only = f"It cannot be read ({type(error).__name__}); tensors and plain values are, opened as weights_only."
+        raise InvalidArgument("file", "a checkpoint", str(file), only) from None
+    rest: dict[str, Any] = record if isinstance(record, dict) else {}
+    kind = next((name for name in ("module_state_dict", "state_dict") if isinstance(rest.get(name), Mapping)), None)
+    state, rest = (record, {}) if kind is None else (rest.pop(kind), rest)
+    if not (isinstance(state, Mapping) and any(isinstance(value, Tensor) for value in state.values())):
+        found = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+        expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
+        raise InvalidArgument("file", expected, str(file), f"It holds {found or 'nothing'}.")
+    own = model.state_dict()
+    if state.keys() != own.keys():
+        parts = {name: unwrapped(name) for name in state}
+        if kind == "state_dict":  # Lightning's: of a module that holds the network, or of the network itself
+            firsts = {tuple(words[:1]) for words in parts.values()}
+            if len(firsts) == 1 and firsts.isdisjoint(tuple(unwrapped(name)[:1]) for name in own):
+                parts = {name: words[1:] for name, words in parts.items()}
+        names = {tuple(unwrapped(name)): name for name in own}
+        state = {names.get(tuple(words), ".".join(words)): state[name] for name, words in parts.items()}
+    _check_weights(model, state, file, cure)
+    model.load_state_dict(state)
+    return rest
 
-    Raises:
-        InvalidArgument: they are those of another network; the message tells the first difference.
-    """
+
+def _check_weights(model: nn.Module, state: Mapping[str, Any], file: str | os.PathLike[str], cure: str) -> None:
     own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     there = {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
     different = [name for name in {**own, **there} if own.get(name) != there.get(name)]
@@ -275,11 +297,11 @@ def load_weights(model: nn.Module, state: Mapping[str, Any], file: Path, *, cure
             words += f", and {len(more)} more differ"
         expected = f"the weights of this {type(model).__name__}"
         raise InvalidArgument(str(file), expected, "those of another network", f"{name} is {words}. {cure}")
-    model.load_state_dict(state)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    cure = "Delete it to have this teacher trained again."
+    """A file that train_teachers left here, or what it takes for one."""
+    cure = "Use another folder; or move the file away, to have a teacher trained in its place."
     try:
         record: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
         complete = {"module_state_dict", "privacy_accountant_state_dict", "settings", "shard_size"} <= record.keys()

@@ -261,6 +261,75 @@ def test_weights_of_another_network_are_one_clear_error(tmp_path: Path, network:
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
+def checkpoints(folder: Path) -> tuple[nn.Module, list[Path]]:
+    """A network, and files of it as Opacus, Lightning, DDP and torch.save leave them."""
+    network = build()
+    plain = network.state_dict()
+    kept = {
+        "opacus": {"module_state_dict": {f"_module.{name}": value for name, value in plain.items()}, "more": 3},
+        "lightning": {"state_dict": {f"net._module.{name}": value for name, value in plain.items()}, "epoch": 2},
+        "itself": {"state_dict": plain},
+        "ddp": {f"module.{name}": value for name, value in plain.items()},
+        "alone": plain,
+    }
+    files = [folder / f"{name}.pt" for name in kept]
+    for file, record in zip(files, kept.values(), strict=True):
+        torch.save(record, file)
+    return network, files
+
+
+def test_teachers_of_others_are_loaded(tmp_path: Path) -> None:
+    network, files = checkpoints(tmp_path)
+    inputs = torch.rand(3, 4)
+    rest = []
+    for file in files:
+        fresh = build()
+        rest.append(load_teacher(str(file), fresh))
+        assert torch.equal(fresh(inputs), network(inputs))
+    assert rest == [{"more": 3}, {"epoch": 2}, {}, {}, {}]
+    wrapped = torch.nn.Module()
+    wrapped._module = build()
+    load_teacher(files[0], wrapped)
+    assert torch.equal(wrapped._module(inputs), network(inputs))
+
+
+def test_a_checkpoint_of_opacus_is_a_teacher(tmp_path: Path) -> None:
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    network, engine, fresh = build(), PrivacyEngine(), build()
+    private, _, _ = engine.make_private(
+        module=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(*some_data(8)), batch_size=4),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    engine.save_checkpoint(path=tmp_path / "teacher-0.pt", module=private)
+    rest = load_teacher(tmp_path / "teacher-0.pt", fresh)
+    assert rest["privacy_accountant_state_dict"]["mechanism"] == "prv"
+    assert torch.equal(fresh[1].weight, network[1].weight)
+
+
+class Opened:
+    """Would tell that it was unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, ("raise SystemExit('opened')",)
+
+
+@pytest.mark.parametrize("content", [b"junk", None, Opened(), [torch.ones(2)], {"settings": {}}, {}, {"state_dict": 3}])
+def test_nobody_is_told_to_delete_a_file(tmp_path: Path, content: Any) -> None:
+    file = tmp_path / "model.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        torch.save(content, file)
+    with pytest.raises(InvalidArgument, match=r"file must be a checkpoint.* got '.*model\.pt'\. It ") as refused:
+        load_teacher(file, build())
+    assert not any(word in refused.value.cure for word in ("elete", "emove", "rain"))
+
+
 def test_empty_shards_and_unequal_lengths_are_refused(tmp_path: Path) -> None:
     inputs, labels = some_data(4)
     rest = {"build_model": build, "shard_size": 4, "settings": TrainingSettings(), "progress": False}
@@ -333,7 +402,7 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
     arguments = {"build_model": build, "inputs": inputs, "labels": labels, "shards": [np.arange(8)], "progress": False}
     setting = TrainingSettings(epochs=1)
     (tmp_path / "teacher-000.pt").write_bytes(b"junk")
-    with pytest.raises(InvalidArgument, match=r"teacher-000\.pt must be a teacher's file"):
+    with pytest.raises(InvalidArgument, match=r"teacher-000\.pt must be a teacher's file.* Use another"):
         train_teachers(tmp_path, shard_size=8, settings=setting, **arguments)
     torch.save(
         train_teacher(build, inputs, labels, shard_size=8, settings=setting, seeds=(1, 2)), tmp_path / "teacher-000.pt"
