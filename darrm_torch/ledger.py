@@ -183,6 +183,19 @@ given out; 0 more labels fit
         with self._reading() as database:
             self._check_budget(len(set(keys) - self._known(database, keys).keys()))
 
+    def note(self, name: str, words: str | None = None) -> str | None:
+        """What was first noted under this name; ``words`` are kept if nothing was. Decides nothing by itself.
+
+        >>> PrivacyLedger().note("for", "the first survey")
+        'the first survey'
+        """
+        with self._transaction() as database:
+            kept = self._fact(database, f"note:{name}")
+            if kept is None and words is not None:
+                kept = str(words)
+                database.execute("INSERT INTO facts VALUES (?, ?)", (f"note:{name}", json.dumps(kept)))
+        return None if kept is None else str(kept)
+
     # --- reading --------------------------------------------------------------------------------------------------
 
     @property
