@@ -336,6 +336,23 @@ def test_profiles_are_of_the_weights_that_vote() -> None:
         dt.PrivateMajorityEnsemble(models, majority, profiles=profiles)
 
 
+@pytest.mark.parametrize("wrong", ["one file for all", "another order", "untrained models"])
+def test_files_are_tied_to_the_models(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]], tmp_path: Path, wrong: str
+) -> None:
+    models, files = [bare for bare, _, _ in trained], [tmp_path / f"teacher-{number}.pt" for number in range(3)]
+    for file, (_, wrapped, engine) in zip(files, trained, strict=True):
+        engine.save_checkpoint(path=file, module=wrapped)
+    how: Any = {"delta": 1e-3, "allowance": 1.0, "noise": "self-bounding"}
+    dt.PrivateMajorityEnsemble.from_opacus(models, files, **how)
+    if wrong == "untrained models":
+        models = [nn.Linear(4, 2) for _ in models]
+    else:
+        files = [files[0]] * 3 if wrong == "one file for all" else files[::-1]
+    with pytest.raises(dt.UnprovenPrivacy, match="weights are not those in"):
+        dt.PrivateMajorityEnsemble.from_opacus(models, files, **how)
+
+
 def test_the_whole_profile_needs_less_noise_than_one_point(
     trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
 ) -> None:
