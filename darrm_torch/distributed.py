@@ -38,7 +38,7 @@ class DistributedEnsemble(nn.Module):
 
     Raises:
         InvalidArgument: an unknown split, or no process group that this process is in.
-        UnprovenPrivacy: the ranks have different teachers or rules.
+        UnprovenPrivacy: the ranks have different teachers, promises, mechanisms or rules.
     """
 
     def __init__(
@@ -62,12 +62,11 @@ class DistributedEnsemble(nn.Module):
         self._asked = nn.ModuleList(ensemble._teachers[number] for number in self._numbers)
         super().train(False)
         self._outside = (ensemble,)  # no submodule: the teachers of other ranks stay where they are
-        identity = ensemble.get_extra_state()
-        for name in ("teachers", "rules"):
-            if len(set(self._gather(identity[name]))) > 1:
+        for name, value in ensemble.get_extra_state().items():
+            if len(set(self._gather(value))) > 1:
                 raise UnprovenPrivacy(
-                    f"the ranks have different {name}, so their labels would have no guarantee. Build the ensemble on "
-                    "each from the same files, in the same order"
+                    f"the ranks have different {name}, so what they say of the labels would not hold. Build the "
+                    "ensemble on each from the same files, in the same order"
                 )
 
     @property

@@ -46,8 +46,10 @@ class Teacher(nn.Module):
 def ensemble(ledger: Path | str, budget: float | None = None, **change: Any) -> dt.PrivateMajorityEnsemble:
     torch.manual_seed(change.get("seed", 1))
     models = [Teacher(number, change.get("outputs", 2)) for number in range(TEACHERS)]
-    profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * TEACHERS
-    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=TEACHERS, allowance=1.0), insecure_seed=7)
+    promise = dt.PrivacyGuarantee(epsilon=change.get("epsilon", 0.1))
+    profiles = [dt.PrivacyProfile.from_guarantee(promise)] * TEACHERS
+    noise = dt.self_bounding_noise(teachers=TEACHERS, allowance=change.get("allowance", 1.0))
+    mechanism = dt.DaRRM(noise, insecure_seed=7)
     most = None if budget is None else dt.PrivacyGuarantee(epsilon=budget)
     return dt.PrivateMajorityEnsemble(
         models, mechanism, profiles=profiles, ledger=dt.PrivacyLedger(ledger, most), delta=0.0
@@ -101,6 +103,8 @@ def fail(folder: Path) -> dict[str, str]:
         "kind": failure(lambda: poor(rows[:3] if rank == 0 else rows[:3].tolist())),
         "split": failure(lambda: dt.DistributedEnsemble(poor.ensemble, split="classes")),
         "teachers": failure(lambda: dt.DistributedEnsemble(ensemble(":memory:", seed=rank))),
+        "promises": failure(lambda: dt.DistributedEnsemble(ensemble(":memory:", epsilon=0.1 + rank))),
+        "mechanism": failure(lambda: dt.DistributedEnsemble(ensemble(":memory:", allowance=1.0 + rank))),
     }
     # After all that the group still works.
     result["after"] = str(poor(rows[:2]).tolist())
@@ -232,6 +236,8 @@ def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) 
         "kind": "InvalidArgument: inputs must be a tensor (B, ...), got 'list'",
         "split": "InvalidArgument: split",
         "teachers": "UnprovenPrivacy: the ranks have different teachers",
+        "promises": "UnprovenPrivacy: the ranks have different promises",
+        "mechanism": "UnprovenPrivacy: the ranks have different mechanism",
         "mode": "False",
     }
     for name, words in expected.items():
