@@ -439,6 +439,13 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> float | Non
             f"the module clips gradients to {clipped}, the optimizer scales its noise to {bound}: ghost clipping does "
             "not support schedules of the bound. Train again with a constant max_grad_norm"
         )
+    layers = getattr(optimizer, "max_grad_norms", None)
+    if bound is not None and layers is not None and bound < math.hypot(*layers) * (1 - 1e-6):
+        raise UnprovenPrivacy(
+            f"the layers' gradients are clipped to {math.hypot(*layers):.6g} together, the optimizer scales its noise "
+            f"to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again with constant "
+            "bounds"
+        )
     return next((one for one in told if isinstance(one, float)), None)
 
 
