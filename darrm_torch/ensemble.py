@@ -6,15 +6,18 @@ import copy
 import hashlib
 import json
 import math
+import os
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from . import __version__
 from .errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
 from .ledger import PrivacyLedger
@@ -342,21 +345,33 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=self.delta if delta is None else delta,
         )
 
-    def privacy_report(self, *, as_dict: bool = False) -> Any:
+    def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
         """What was given out, what one label and all labels cost, by which argument, under which assumptions.
 
+        No digest of the teachers is in it, nor of their weights: an exact function of the training is no label, and
+        whoever guesses the weights could tell. Which teachers these are is in the ledger.
+
+        Args:
+            as_dict: a dictionary ready for JSON; ``label``, ``total`` and their ``routes`` are those of
+                :meth:`TotalPrivacy.to_dict`: an epsilon is None where nothing is proven.
+            markdown: the text in Markdown.
+
         Returns:
-            Text for whoever answers for the data; with ``as_dict`` the same as a dictionary ready for JSON.
+            Text for whoever answers for the data, or the same as a dictionary.
         """
-        given = self.ledger.count
+        given, budget = self.ledger.count, self.ledger.budget
         label = self.total_privacy(labels=1)
         total = self.total_privacy(labels=given) if given else None
         mechanism = self.mechanism.describe()
         readings = [asdict(profile.reading) for profile in self.profiles if profile.reading is not None]
         for reading in readings:
-            del reading["digest"]  # a fingerprint of the weights is no label: whoever guesses them could tell
+            del reading["digest"]
+        file = self.ledger.path if self.ledger.path == ":memory:" else os.path.basename(self.ledger.path)
+        made = {"library": "darrm-torch", "version": __version__, "date": datetime.now(timezone.utc).date().isoformat()}
         if as_dict:
             return {
+                **made,
+                "ledger": {"file": file, "budget": None if budget is None else asdict(budget)},
                 "labels": given,
                 "teachers": len(self.profiles),
                 "overlap": self.overlap,
@@ -366,22 +381,31 @@ class PrivateMajorityEnsemble(nn.Module):
                 "readings": readings,
                 "assumptions": list(label.assumptions),
             }
+        numbers = [f"{name} {n:.6g}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
+        strength = f" ({', '.join(numbers)})" if numbers else ""
+        about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
         paragraphs = [
-            f"Released: {given} labels, by {mechanism['kind']} from {len(self.profiles)} teachers. Randomness: "
-            f"{mechanism['randomness']}." + "".join(f" {note}." for note in mechanism["notes"]),
-            f"One label is {label.guarantee}, by {label.route.name}. {label.route.words}",
+            f"Released: {given} label{'s' * (given != 1)}, by {mechanism['kind']}{strength} from {len(self.profiles)} "
+            f"teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
+            _told("One label is", label),
         ]
-        if total is not None:
+        if total is not None and given > 1:
             others = [r for r in total.routes if r.applies and r is not total.route and math.isfinite(r.epsilon)]
             paragraphs.append(
-                f"All {given} labels together are {total.guarantee}, by {total.route.name}. {total.route.words}"
+                _told(f"All {given} labels together are", total)
                 + "".join(f" By {other.name} it would be {shown(other.epsilon)}." for other in others)
             )
+        limit = "no budget" if budget is None else f"budget {budget}"
+        paragraphs.append(
+            f"Ledger: {file}, {limit}. Reported by {made['library']} {made['version']} on {made['date']}."
+        )
         notes = dict.fromkeys(note for reading in readings for note in reading["notes"])
-        lists = {"What this rests on:": label.assumptions, "Found when the teachers were read:": notes}
-        for title, items in lists.items():
+        for title, items in (("What this rests on:", label.assumptions), ("Found when the teachers were read:", notes)):
             if items:
-                paragraphs.append("\n".join([title, *(_wrapped(f"- {item}") for item in items)]))
+                lines = [title, *([""] if markdown else []), *(f"- {item}" for item in items)]
+                paragraphs.append("\n".join(lines if markdown else map(_wrapped, lines)))
+        if markdown:
+            return "\n\n".join(["# Privacy report", *paragraphs]) + "\n"
         return "\n".join(_wrapped(paragraph) if "\n" not in paragraph else paragraph for paragraph in paragraphs)
 
     def get_extra_state(self) -> dict[str, str]:
@@ -429,6 +453,12 @@ def _equal_weights(mine: Any, given: Any) -> bool:
         for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
         for exact, rounded in ((one, other), (other, one))
     )
+
+
+def _told(whose: str, total: TotalPrivacy) -> str:
+    if math.isinf(total.epsilon):
+        return f"{whose} not proven to be private: no bound holds at delta {shown(total.delta, 3)}."
+    return f"{whose} {total.guarantee}, by {total.route.name}. {total.route.words}"
 
 
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:

@@ -38,7 +38,7 @@ class PrivacyRoute:
         name: a short name.
         epsilon: the bound at the delta asked for; ``math.inf`` where it proves nothing at that delta.
         words: what the bound says, or why it does not apply.
-        applies: whether it holds in this situation.
+        applies: whether it holds in this situation; with an infinite ``epsilon`` it holds and says nothing.
     """
 
     name: str
@@ -73,7 +73,11 @@ class TotalPrivacy:
         return PrivacyGuarantee(epsilon=self.epsilon, delta=self.delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, ready for JSON; an infinite epsilon is None."""
+        """All of it, ready for JSON.
+
+        An epsilon is None where nothing is proven at this delta: of a route that does not apply, of one that would be
+        infinite, which counts as one that does not apply here, and of the whole, whose route is then None too.
+        """
 
         def finite(epsilon: float) -> float | None:
             return epsilon if math.isfinite(epsilon) else None
@@ -82,18 +86,23 @@ class TotalPrivacy:
             "epsilon": finite(self.epsilon),
             "delta": self.delta,
             "labels": self.labels,
-            "route": self.route.name,
+            "route": self.route.name if math.isfinite(self.epsilon) else None,
             "routes": [
-                {"name": r.name, "epsilon": finite(r.epsilon), "applies": r.applies, "words": r.words}
+                {
+                    "name": r.name,
+                    "epsilon": finite(r.epsilon),
+                    "applies": r.applies and math.isfinite(r.epsilon),
+                    "words": r.words
+                    + (" That is no bound at this delta." if r.applies and r.epsilon == math.inf else ""),
+                }
                 for r in self.routes
             ],
             "assumptions": list(self.assumptions),
         }
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.labels} labels together: ({shown(self.epsilon)}, {shown(self.delta, 3)})-DP, by {self.route.name}."
-        ]
+        what = "1 label" if self.labels == 1 else f"{self.labels} labels together"
+        lines = [f"{what}: ({shown(self.epsilon)}, {shown(self.delta, 3)})-DP, by {self.route.name}."]
         for r in self.routes:
             value = shown(r.epsilon) if r.applies else "does not apply"
             lines.append(f"  {r.name}: {value}. {r.words}")
@@ -254,7 +263,7 @@ def _certified(
     return PrivacyRoute(
         name=name,
         epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
-        words=f"One label is {target} by its certificate"
+        words=f"The noise was checked for a label that is {target}, against all teachers with these promises"
         + (f"; {labels} labels of independent votes compose." if labels > 1 else "."),
     )
 
@@ -265,10 +274,12 @@ def _own_coins(touched: int, mechanism: PricedMechanism, labels: int, delta: flo
     if promise is None:
         return _excluded(name, "Its coins protect nothing by themselves.")
     what = "a label" if labels == 1 else f"{labels} labels"
+    proof = getattr(mechanism, "proof", None)  # what stands in for noise before it is made has none
     return PrivacyRoute(
         name=name,
         epsilon=_profile(promise).epsilon(delta),
-        words=f"The noise on the votes protects {what} whatever the teachers are.",
+        words=f"The noise on the votes protects {what} whatever the teachers are"
+        + (f", {proof(labels=labels, delta=delta, overlap=touched)}." if proof else "."),
     )
 
 

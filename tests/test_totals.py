@@ -395,6 +395,8 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
     total = dt.total_privacy(teachers=[PAPER] * 4, overlap=2, mechanism=NoiseFreeMajority(), labels=7, delta=1e-4)
     text, data = str(total), json.loads(json.dumps(total.to_dict(), allow_nan=False))
     assert text.startswith("7 labels together: (")
+    one = dt.total_privacy(teachers=[PAPER] * 4, overlap=2, mechanism=NoiseFreeMajority(), labels=1, delta=1e-4)
+    assert str(one).startswith("1 label: (")
     assert "does not apply" in text
     assert data["epsilon"] == total.epsilon == min(r["epsilon"] for r in data["routes"] if r["applies"])
     assert data["route"] == total.route.name

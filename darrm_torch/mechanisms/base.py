@@ -114,6 +114,10 @@ class Mechanism(ABC):
             overlap: r; ``None``: the one that the mechanism was built for.
         """
 
+    def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
+        """By which argument :meth:`guarantee` holds for the same arguments, in a few words."""
+        return f"by the theorem of {type(self).__name__}"
+
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The smallest proven m for which the mechanism is m-self-bounding, ``math.inf`` if none is known.
 

@@ -67,6 +67,14 @@ class GaussianCounts(NoisyCounts):
         mu = (overlap or self.overlap) * math.sqrt(labels * self._squared_mu()) * (1 + 2.0**-48)
         return PrivacyGuarantee(epsilon=gaussian_epsilon(spent, mu), delta=spent)
 
+    def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
+        """By which argument :meth:`guarantee` holds."""
+        return f"by the Gaussian mechanism on the counts, {self._strength()}"
+
+    def _strength(self) -> str:
+        numbers = {name: value for name, value in self._parameters().items() if name not in ("overlap", "delta")}
+        return ", ".join(f"{name} = {value:.6g}" for name, value in numbers.items())
+
     @abstractmethod
     def _squared_mu(self) -> float:
         """mu**2 of one label when r = 1."""
@@ -203,17 +211,29 @@ class GNMax(GaussianCounts):
         """
         labels, delta, overlap = check_request(labels, delta, overlap)
         counts = super().guarantee(labels=labels, delta=delta, overlap=overlap)
-        if (self.overlap if overlap is None else overlap) > 1 or not self._histograms_are_few or counts.delta == 0:
-            return counts
+        return replace(counts, epsilon=min(counts.epsilon, self._of_labels(labels, counts.delta, overlap)))
+
+    def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
+        """Which of the two bounds of :meth:`guarantee` is the smaller."""
+        counts = super().guarantee(labels=labels, delta=delta, overlap=overlap)
+        if counts.epsilon <= self._of_labels(labels, counts.delta, overlap):
+            return super().proof()
+        return (
+            f"by the Renyi bound of the label itself, over all votes of {self.teachers} teachers for {self.classes} "
+            f"classes, {self._strength()}"
+        )
+
+    def _of_labels(self, labels: int, delta: float, overlap: int | None) -> float:
+        """Epsilon by the Renyi bound of the labels themselves; infinite where it is not known."""
+        if (self.overlap if overlap is None else overlap) > 1 or not self._histograms_are_few or delta == 0:
+            return math.inf
         assert self.teachers is not None
         assert self.classes is not None
         total = labels * label_renyi(self.sigma, self.teachers, self.classes)
         # (a, t)-RDP is (t + log(1 - 1/a) - (log delta + log a)/(a - 1), delta)-DP (Canonne, Kamath, Steinke 2020,
         # Prop. 12), and Renyi bounds of adaptive labels add up (Mironov 2017, Prop. 1).
-        log_delta = math.log(counts.delta)
-        epsilons = total + np.log1p(-1 / _ORDERS) - (log_delta + np.log(_ORDERS)) / (_ORDERS - 1)
-        label = max(float(epsilons.min()), 0.0) * (1 + 2.0**-40) + 2.0**-40
-        return replace(counts, epsilon=min(counts.epsilon, label))
+        epsilons = total + np.log1p(-1 / _ORDERS) - (math.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
+        return max(float(epsilons.min()), 0.0) * (1 + 2.0**-40) + 2.0**-40
 
     @property
     def _histograms_are_few(self) -> bool:
