@@ -313,8 +313,11 @@ def shown(bound: float, digits: int = 4) -> str:
 
 
 def round_up(value: Fraction) -> float:
-    """The smallest float that is no less than ``value``."""
-    nearest = float(value)
+    """The smallest float that is no less than ``value``, which may be infinity."""
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 

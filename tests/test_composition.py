@@ -130,3 +130,9 @@ def test_what_is_no_guarantee_is_one_clear_error(wrong: Any) -> None:
         dt.simple_composition(wrong, 2)
     with pytest.raises(InvalidArgument, match="guarantee must be a PrivacyGuarantee, got"):
         dt.general_composition(wrong, 2, slack=1e-5)
+
+
+def test_what_is_too_large_for_a_float_is_infinite():
+    huge = PrivacyGuarantee(epsilon=1e300)
+    assert dt.simple_composition(huge, 10**9).epsilon == math.inf
+    assert dt.PrivacyProfile.from_guarantee(huge).compose(10**9).epsilon(1e-5) == math.inf
