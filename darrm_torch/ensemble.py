@@ -8,7 +8,8 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timezone
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from . import __version__
-from .errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
+from .errors import BudgetExceeded, DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
 from .ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
@@ -54,7 +55,8 @@ class PrivateMajorityEnsemble(nn.Module):
             target, else 1e-5.
 
     Raises:
-        InvalidArgument: no models, profiles that are not one for each, overlap > K, classes that cannot compete.
+        InvalidArgument: no models, profiles that are not one for each, overlap > K, classes that cannot compete, a
+            mechanism for another number of teachers or classes.
         UnprovenPrivacy: a teacher whose weights are not those that its profile was read with.
         LedgerError: the ledger was kept for other teachers, other promises, another mechanism or other rules.
     """
@@ -79,6 +81,14 @@ class PrivateMajorityEnsemble(nn.Module):
             profiles = [PrivacyProfile.non_private()] * count
         if len(profiles) != count:
             raise InvalidArgument("profiles", f"one for each of the {count} models", f"{len(profiles)} of them")
+        for profile in profiles:
+            if not isinstance(profile, PrivacyProfile):
+                cure = "PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=..., delta=...)) makes one of a pair."
+                raise InvalidArgument("profiles", "a PrivacyProfile for each model", profile, cure)
+        if not isinstance(mechanism, Mechanism):
+            raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
+        if mechanism.teachers not in (None, count):
+            raise InvalidArgument("mechanism", f"made for {count} teachers", f"one for {mechanism.teachers}")
         for number, (model, profile) in enumerate(zip(models, profiles, strict=True)):
             if profile.reading is not None and profile.reading.digest not in (None, weights_digest(model)):
                 raise UnprovenPrivacy(
@@ -87,7 +97,10 @@ class PrivateMajorityEnsemble(nn.Module):
                     "read_teachers(..., modules=models)"
                 )
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
+        self._overlap_unknown = overlap is None and count > 1
         self.classes = _class_numbers(classes)
+        if self.classes is not None and mechanism.classes not in (None, len(self.classes)):
+            raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism is for", classes)
         self.mechanism = mechanism
         self.profiles = tuple(profiles)
         self._teachers = nn.ModuleList(_plain_copy(model) for model in models)
@@ -266,7 +279,13 @@ class PrivateMajorityEnsemble(nn.Module):
         classes = 0
         for number in teachers:
             name = f"outputs of teacher {number}"
-            logits = self._competing(name, _ask(self._teachers[number], inputs), (len(inputs),))
+            try:
+                outputs = _ask(self._teachers[number], inputs)
+            except (DarrmError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # the user's own network, or inputs that are not for it
+                raise _not_for(self._teachers[number], number, inputs, error) from error
+            logits = self._competing(name, outputs, (len(inputs),))
             if votes and logits.shape[1] != classes:
                 raise InvalidArgument(
                     name, f"logits of {classes} classes, as of teacher {teachers[0]}", logits.shape[1]
@@ -305,6 +324,12 @@ class PrivateMajorityEnsemble(nn.Module):
         if scores.shape[-1] == 1:
             scores = torch.cat([torch.zeros_like(scores), scores], dim=-1)
         if self.classes is None:
+            wanted, found = self.mechanism.classes, scores.shape[-1]
+            if wanted not in (None, found):
+                kind = type(self.mechanism).__name__
+                expected = f"given, since the teachers have {found} outputs and {kind} is for {wanted}"
+                cure = f"Say which compete, such as classes=(0, 1). {self.mechanism._classes_cure()}"
+                raise InvalidArgument("classes", expected, None, cure)
             return scores
         if max(self.classes) >= scores.shape[-1]:
             raise InvalidArgument("classes", f"below the {scores.shape[-1]} outputs of the teachers", self.classes)
@@ -316,6 +341,7 @@ class PrivateMajorityEnsemble(nn.Module):
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
         Raises:
+            InvalidArgument: inputs that the teachers do not take, or outputs that cannot vote; nothing was charged.
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was asked or given out.
         """
         keys = input_digests(inputs)
@@ -324,7 +350,21 @@ class PrivateMajorityEnsemble(nn.Module):
             labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(inputs[list(rows)])).tolist()
             return labels
 
-        return torch.tensor(self.ledger.answer(keys, draw), dtype=torch.int64, device=inputs.device)
+        with self._hinting():
+            return torch.tensor(self.ledger.answer(keys, draw), dtype=torch.int64, device=inputs.device)
+
+    @contextmanager
+    def _hinting(self) -> Iterator[None]:
+        """What cannot be afforded may be dear only because nobody said how the data were split."""
+        try:
+            yield
+        except BudgetExceeded as error:
+            if not self._overlap_unknown:
+                raise
+            raise BudgetExceeded(
+                f"{error}. No overlap was given, so a record may have been seen by all {len(self.profiles)} teachers; "
+                "if the shards were cut so that fewer have, say so (overlap): it costs less"
+            ) from None
 
     def check_budget(self, batches: Iterable[Tensor]) -> None:
         """Whether labels for all these inputs would fit in the ledger's budget; none is asked for or charged.
@@ -333,7 +373,8 @@ class PrivateMajorityEnsemble(nn.Module):
             BudgetExceeded: those that are new would not fit.
         """
         if self.ledger.budget is not None:
-            self.ledger.check([key for inputs in batches for key in input_digests(inputs)])
+            with self._hinting():
+                self.ledger.check([key for inputs in batches for key in input_digests(inputs)])
 
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """What ``labels`` labels cost together, at ``delta`` (default: the ensemble's)."""
@@ -524,6 +565,20 @@ def _ask(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
     inputs = inputs.to(weight.device, kind, copy=True)
     with torch.autocast(inputs.device.type, enabled=False):
         return network(inputs)
+
+
+def _not_for(network: nn.Module, number: int, inputs: Tensor, error: Exception) -> InvalidArgument:
+    """What a teacher's failure tells of the inputs, before any of them is charged."""
+    weight = next(iter(network.parameters()), None)
+    takes = f"what teacher {number} takes"
+    if weight is not None:
+        takes += f", whose first weights are {_looks(weight.shape, weight.dtype)}"
+    reason = f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a word'}"
+    return InvalidArgument("inputs", takes, _looks(inputs.shape, inputs.dtype), textwrap.shorten(reason, 160))
+
+
+def _looks(shape: torch.Size, kind: torch.dtype) -> str:
+    return f"{str(kind).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
 def _numbers_only(description: dict[str, Any]) -> dict[str, Any]:

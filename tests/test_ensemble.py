@@ -195,6 +195,62 @@ def test_wrong_teachers_cost_nothing(models: list[nn.Module], how: dict[str, Any
     assert ensemble.ledger.count == 0
 
 
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize(
+    ("inputs", "got"),
+    [
+        (torch.rand(2, 3), r"float32 of shape \(2, 3\)"),
+        (torch.arange(8).reshape(2, 4).byte(), r"uint8 of shape \(2, 4\)"),
+    ],
+)
+def test_inputs_that_are_not_for_the_teachers_cost_nothing(count: int, inputs: Tensor, got: str) -> None:
+    ensemble = free([nn.Linear(4, 2) for _ in range(count)])
+    expected = r"inputs must be what teacher 0 takes, whose first weights are float32 of shape \(2, 4\), got '"
+    with pytest.raises(dt.InvalidArgument, match=expected + got + "'. RuntimeError: mat1 and mat2"):
+        ensemble(inputs)
+    assert ensemble.ledger.count == 0
+
+
+def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:
+    two = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+
+    def ensemble(outputs: int, count: int = 3, **how: Any) -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble([nn.Linear(4, outputs) for _ in range(count)], two, **how)
+
+    three = ensemble(3)
+    with pytest.raises(dt.InvalidArgument, match=r"the teachers have 3 outputs and DaRRM is for 2, .*classes=\(0, 1\)"):
+        three(torch.rand(2, 4))
+    assert three.ledger.count == 0
+    assert ensemble(3, classes=(0, 2))(torch.rand(2, 4)).shape == (2,)
+    with pytest.raises(dt.InvalidArgument, match="classes must be 2 of them"):
+        ensemble(3, classes=3)
+    with pytest.raises(dt.InvalidArgument, match="mechanism must be made for 4 teachers, got 'one for 3'"):
+        ensemble(2, count=4)
+    with pytest.raises(dt.InvalidArgument, match="mechanism must be a Mechanism"):
+        dt.PrivateMajorityEnsemble([Says(0.1)], "gnmax")  # type: ignore[arg-type]
+    with pytest.raises(dt.InvalidArgument, match=r"profiles must be a PrivacyProfile for each model.*from_guarantee"):
+        dt.PrivateMajorityEnsemble([Says(0.1)], dt.NoiseFreeMajority(), profiles=[(8.0, 1e-5)])  # type: ignore[list-item]
+
+
+def test_what_is_dear_for_want_of_an_overlap_says_so() -> None:
+    target = dt.PrivacyGuarantee(epsilon=8.0, delta=1e-5)
+
+    def ensemble(**how: Any) -> dt.PrivateMajorityEnsemble:
+        models = [Says(number / 50) for number in range(50)]
+        mechanism = dt.GNMax.calibrated(target, labels=20)
+        return dt.PrivateMajorityEnsemble(models, mechanism, ledger=dt.PrivacyLedger(budget=target), **how)
+
+    inputs, words = torch.rand(20, 1), r"over the budget .* seen by all 50 teachers.*\(overlap\)"
+    with pytest.raises(dt.BudgetExceeded, match=words):
+        ensemble()(inputs)
+    with pytest.raises(dt.BudgetExceeded, match=words):
+        ensemble().check_budget([inputs])
+    with pytest.raises(dt.BudgetExceeded) as plain:
+        ensemble(overlap=2)(inputs)
+    assert "all 50" not in str(plain.value)
+    assert ensemble(overlap=1)(inputs).shape == (20,)
+
+
 def test_teachers_stay_in_eval_mode_and_the_originals_untouched() -> None:
     dropped = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5), nn.Linear(64, 2))
     norm = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))

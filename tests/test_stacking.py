@@ -147,7 +147,7 @@ def test_what_cannot_be_stacked_is_asked_one_by_one() -> None:
 
 def test_errors_are_those_of_the_teachers() -> None:
     asked = ensemble([Net() for _ in range(MANY)])
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with pytest.raises(dt.InvalidArgument, match=r"inputs must be what teacher 0 takes.* shapes cannot be multiplied"):
         asked(torch.randn(5, 7))
     with pytest.raises(dt.InvalidArgument, match="outputs of the teachers must be numbers, got 'NaN'"):
         asked(torch.full((5, 6), float("nan")))
