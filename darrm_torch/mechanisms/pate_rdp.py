@@ -176,7 +176,7 @@ class DataDependentLoss:
         than f except with chance ``failure``; it is cut off at the worst case, which is public. To it are added what
         its own release costs, :func:`smooth_release_renyi`, and log(1/delta) / (order - 1). ``epsilon`` is rounded up
         to multiples of 2**-20 from many more digits: noise on a grid in proportion to S would betray S, and f, whatever
-        its law. f and S themselves are computed in floating point.
+        its law. f and S themselves are computed in floating point, for which S is a little larger than it must be.
 
         Args:
             delta: of the labels.
@@ -324,4 +324,5 @@ class _OnALine:
             best = max(best, discount * float(items @ [w.max(initial=0.0) for w in windows]))
             right = right + (self._CELLS + 1)
             discount *= math.exp(-smoothness)
-        return best
+        # A public constant leaves it smooth, and lifts it above what rounding makes of the loss.
+        return best + 2.0**-32 * len(self._z) * self._order / self._width**2

@@ -145,6 +145,16 @@ def test_smooth_where_a_neighbour_is_a_whole_number_of_cells_away(smoothness: fl
     assert np.all(np.abs(np.diff(np.log(smooth))) <= smoothness * (1 + 1e-9))
 
 
+def test_the_sensitivity_covers_rounding() -> None:
+    """Costs next to the worst case: the sum moves by 2.8e-14, of 182, where its true change is much less."""
+    mechanism = GNMax(sigma=0.5742530519548051)
+    here, there = (
+        _OnALine(mechanism, np.array(votes), 20.0)
+        for votes in ([[17, 3], [15, 5], [10, 10]], [[16, 4], [15, 5], [11, 9]])
+    )
+    assert 0 < abs(here.loss() - there.loss()) <= here.smooth_sensitivity(0.06411661798443816)
+
+
 def test_the_released_cost_is_an_upper_bound_of_the_published_one() -> None:
     """The public family of higher orders loses little against the best ones."""
     for votes in ([240, 5, 5], [200, 30, 20], [130, 120, 0]):
