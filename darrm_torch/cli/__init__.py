@@ -22,7 +22,7 @@ from ..errors import (
     PrivacyViolation,
     UnprovenPrivacy,
 )
-from . import label, noise, plan, recipe, student, teachers, verify
+from . import label, ledger, noise, plan, recipe, student, teachers, verify
 from .files import check_places
 from .parser import Command, Parser, one_line, option_name
 from .recipe import Recipe
@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command | Recipe] = {
     "verify": verify.COMMAND,
     "teachers": teachers.COMMAND,
     "label": label.COMMAND,
+    "ledger": ledger.COMMAND,
     "student": student.COMMAND,
     "reproduce": recipe.REPRODUCE,
 }
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, InvalidArgument) and error.name.partition(".")[0] in (chosen or ()):
             message = option_name(error.name.partition(".")[0]) + message.removeprefix(error.name.partition(".")[0])
         if isinstance(error, LedgerError) and chosen is not None:
-            message = f"--ledger: {message}"
+            message = f"{'--ledger' if 'ledger' in chosen else 'file'}: {message}"
         print(f"darrm: error: {message}", file=sys.stderr)
         return 1 if isinstance(error, _REFUSED) else 2
     except KeyboardInterrupt:

@@ -15,7 +15,10 @@ from .parser import one_line, option_name
 __all__ = ["check_ending", "check_places", "existing", "read_tensor", "read_text", "saved", "teacher_files", "whole"]
 
 # Options that name files, whatever the command: those that are read, and those that are written.
-_READ = "config file sources inputs models accountants labels test_inputs test_labels teachers_folder".split()
+_READ = (
+    *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
+    *("labels", "test_inputs", "test_labels"),
+)
 _WRITTEN = ("ledger", "out", "plot")
 
 

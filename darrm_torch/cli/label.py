@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, existing, read_tensor, saved, teacher_files
+from .ledger import check_kept, keep, take_over, too_dear, with_budget
 from .networks import competing, load_model
 from .parser import Command, option_names
 from .promises import add_accept, naming
-from .showing import print_json, progress, search_progress
+from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
     from ..ledger import PrivacyLedger
+    from ..mechanisms import Mechanism
 
 __all__ = ["COMMAND", "STRENGTHS"]
 
@@ -47,7 +52,7 @@ def _add_arguments(parser: Any) -> None:
         help="TorchScript files; or weights, with --build; or one folder of teacher-*.pt",
     )
     parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
-    parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps every label with its charge")
+    parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps labels, charges, these options")
     parser.add_argument("--out", required=True, metavar="FILE", help=".npy, .pt or .csv for the labels")
     parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
     parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
@@ -58,7 +63,6 @@ def _add_arguments(parser: Any) -> None:
     noise.add_argument(
         "--mechanism",
         choices=list(STRENGTHS),
-        default="darrm",
         metavar="NAME",
         help=f"private through the teachers: {', '.join(_WITH_TEACHERS)}; through its own coins, whatever the "
         f"teachers are: {', '.join(name for name in STRENGTHS if name not in _WITH_TEACHERS)} (default: darrm)",
@@ -74,7 +78,7 @@ def _add_arguments(parser: Any) -> None:
         metavar="FILE",
         help="Opacus' checkpoints, one a model (default: the models' files, or none where coins protect)",
     )
-    teachers.add_argument("--delta", type=float, default=1e-5, help="of one teacher")
+    teachers.add_argument("--delta", type=float, help="of one teacher (default: 1e-5)")
     add_accept(teachers)
 
 
@@ -86,34 +90,60 @@ def _run(chosen: Any) -> int:
 
     check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
     check_integer("--batch-size", chosen.batch_size, low=1)
+    ledger = PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
+    if ledger is not None:
+        take_over(chosen, ledger)
+    chosen.mechanism = chosen.mechanism or "darrm"
+    chosen.delta = 1e-5 if chosen.delta is None else chosen.delta
     strength = _strength(chosen)
-    most = chosen.budget or chosen.total_target
-    budget = None if most is None else read_guarantee(most)
-    new = not Path(chosen.ledger).exists()
-    ledger = PrivacyLedger(":memory:" if new else chosen.ledger, budget)
+    option = "--total-target" if chosen.total_target else "--budget"
+    budget = read_guarantee(chosen.total_target or chosen.budget) if chosen.total_target or chosen.budget else None
+    if ledger is not None:
+        ledger = with_budget(ledger, budget, option)
+        budget = ledger.budget
     inputs = read_tensor("--inputs", chosen.inputs)
+    if chosen.total_target and chosen.labels is None:
+        chosen.labels = len(inputs)
     if len(chosen.models) == 1 and Path(chosen.models[0]).is_dir():
         chosen.models = teacher_files("--models", chosen.models[0])
-    models = [load_model(existing("--models", path), chosen.build) for path in chosen.models]
-    ensemble = _ensemble(chosen, inputs, models, strength, ledger)
+    with progress(len(chosen.models), "models") as bar:
+        models = []
+        for path in chosen.models:
+            models.append(load_model(existing("--models", path), chosen.build))
+            bar.update()
+    classes = competing(models[0], inputs, chosen.classes)
+    # First with a ledger in memory: what is refused leaves no new file behind.
+    with search_progress() as each:
+        ensemble = _ensemble(chosen, models, classes, strength, PrivacyLedger(":memory:", budget), each)
+
+    def spending_from(ledger: PrivacyLedger) -> Any:
+        return PrivateMajorityEnsemble(
+            models,
+            ensemble.mechanism,
+            profiles=ensemble.profiles,
+            overlap=ensemble.overlap,
+            classes=ensemble.classes,
+            ledger=ledger,
+            delta=ensemble.delta,
+        )
+
+    if ledger is not None:
+        check_kept(ledger, ensemble.get_extra_state())
+        ensemble = spending_from(ledger)
     with saved("--out", chosen.out) as save:
         batches = inputs.split(chosen.batch_size)
         try:
-            ensemble.check_budget(batches)
+            with progress(None, "budget"):
+                ensemble.check_budget(batches)
         except BudgetExceeded as error:
-            option = "--total-target" if chosen.total_target else "--budget" if chosen.budget else "the ledger's budget"
-            cure = "raise it" if new else "a ledger keeps its budget"
-            raise BudgetExceeded(f"{error}. Label no more new inputs than that, or see {option}: {cure}") from None
-        if new:  # made only now: what is refused leaves none behind
-            ensemble = PrivateMajorityEnsemble(
-                models,
-                ensemble.mechanism,
-                profiles=ensemble.profiles,
-                overlap=chosen.overlap,
-                classes=chosen.classes,
-                ledger=PrivacyLedger(chosen.ledger, budget),
-                delta=ensemble.delta,
-            )
+            raise BudgetExceeded(too_dear(error, ensemble, option if ledger is None else None)) from None
+        agreement = _expected_agreement(ensemble.mechanism, len(models), classes)
+        if not chosen.json:
+            _tell(ensemble, agreement, classes)
+        if ledger is None:
+            ensemble = spending_from(PrivacyLedger(chosen.ledger, budget))
+        chosen.overlap = ensemble.overlap
+        keep(chosen, ensemble.ledger)
         labels = []
         with progress(len(inputs), "labels") as bar:
             for batch in batches:
@@ -121,13 +151,63 @@ def _run(chosen: Any) -> int:
                 bar.update(len(batch))
         save(torch.cat(labels))
     if chosen.json:
-        print_json(ensemble.privacy_report(as_dict=True))
+        print_json({**ensemble.privacy_report(as_dict=True), "expected_agreement": agreement})
     else:
         print(ensemble.privacy_report())
     return 0
 
 
-def _ensemble(chosen: Any, inputs: Any, models: list[Any], strength: dict[str, Any], ledger: PrivacyLedger) -> Any:
+# --- what is told before it is paid -----------------------------------------------------------------------------------
+
+_TRIED = 1000  # made-up votes of each kind, for an agreement to within two hundredths
+
+
+def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
+    """About how often a label is what most teachers say: tried on votes made up by the default prior of `plan`."""
+    import numpy as np
+
+    from ..plurality import VAGUE_VOTES, PluralityVotes
+
+    rng, told = np.random.default_rng(0), []
+    for part in VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),):
+        votes = part.sample(votes=teachers, classes=classes, count=_TRIED, rng=rng)
+        told.append(votes[np.arange(_TRIED), mechanism.aggregate(votes)] == votes.max(axis=1))
+    return float(np.mean(told))
+
+
+def _tell(ensemble: Any, agreement: float, classes: int) -> None:
+    """Which noise it is, and what that makes of the votes; before it is paid for."""
+    described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
+    strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
+    words = [described["kind"], *(f"{name} {strength[name]:.4g}" for name in _STRONG if strength.get(name) is not None)]
+    if getattr(proof, "target", None) is not None:
+        words.append(f"{proof.target} a label")
+    share = math.floor(agreement * 100) / 100  # what is less than 1 is not shown as 1
+    print(f"Noise: {', '.join(words)}; expected agreement {share:.2f}.", file=sys.stderr)
+    if agreement < 1 / classes + 0.1:
+        touched, count = ensemble.overlap, len(ensemble.profiles)
+        cure = (
+            f"A record is taken to touch {touched} of {count} teachers: for disjoint shards say --overlap 1."
+            if touched > 1
+            else "Allow more, or ask for fewer labels, or more teachers."
+        )
+        print(fill(f"Warning: that is hardly better than guessing. {cure}"), file=sys.stderr)
+
+
+_STRONG = ("allowance", "sigma", "epsilon")
+
+
+# --- teachers and noise -----------------------------------------------------------------------------------------------
+
+
+def _ensemble(
+    chosen: Any,
+    models: list[Any],
+    classes: int,
+    strength: dict[str, Any],
+    ledger: PrivacyLedger,
+    each: Callable[[float], None],
+) -> Any:
     """The teachers and the noise that were asked for."""
     from ..candidates import strongest_mechanism
     from ..ensemble import PrivateMajorityEnsemble
@@ -145,14 +225,13 @@ def _ensemble(chosen: Any, inputs: Any, models: list[Any], strength: dict[str, A
         if chosen.build is None:
             raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
         accountants = [Path(path) for path in chosen.models]
-    classes = competing(models[0], inputs, chosen.classes)
     where = "--models" if chosen.accountants is None else "--accountants"
     if kind in ("darrm", "darrm-point"):
         assert accountants is not None
         if classes > 2:
             cure = "Choose two with --classes, or another mechanism, such as self-bounding."
             raise InvalidArgument(f"--mechanism {kind}", "used with two classes", classes, cure)
-        with naming(where), search_progress() as each:
+        with naming(where):
             return PrivateMajorityEnsemble.from_opacus(
                 models,
                 accountants,
@@ -179,7 +258,7 @@ def _ensemble(chosen: Any, inputs: Any, models: list[Any], strength: dict[str, A
             classes=classes,
             teacher=None if profiles is None else PrivacyProfile.weakest(profiles),
             overlap=chosen.overlap,
-            labels=len(inputs) if chosen.labels is None else chosen.labels,
+            labels=1 if chosen.labels is None else chosen.labels,
             **strength,
         )
     )
