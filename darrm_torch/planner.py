@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scipy import optimize
+
 from .candidates import SLACK, profile_of_all
 from .certificate import check_overlap, check_target
 from .errors import InvalidArgument, check_integer, check_number
@@ -121,47 +123,58 @@ class Plan(Question):
         """What the teachers would have to be, all else as asked, for a strategy that rests on them to agree so often.
 
         Teachers of one DP-SGD run: the least noise multiplier, and the most steps, to about one percent, and up to 16
-        times what they have. Others: the largest epsilon of each,
-        at the delta that they have, or, for teachers without privacy, at the K-th part of the targets' smallest delta.
+        times what they have. Others: the largest epsilon of each, at the delta that they have, or, where they have none
+        or one that is too large, at the r-th part of the targets' smallest delta: the deltas of the r teachers whom one
+        record can touch then add up to that.
 
         Args:
             agreement: in (0, 1].
-            each: told when one kind of teachers was tried, of about twenty.
+            each: told when one kind of teachers was tried, of about thirty.
 
         Raises:
             InvalidArgument: an agreement out of range.
         """
         wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
 
-        def enough(profile: PrivacyProfile) -> bool:
-            each()
-            asked = replace(self, teacher=profile)
-            return any(_agrees(row, wanted) for build in resting_on_teachers(self.classes) for row in build(asked))
+        def least(profile: Callable[[float], PrivacyProfile], low: float, high: float, within: float) -> float | None:
+            """The smallest number whose teachers are good enough for one of the strategies; the quick ones first."""
+            found = None
+            for build in resting_on_teachers(self.classes):
+
+                def agreement(number: float, build: Family = build) -> float:
+                    each()
+                    return _agreement(build(replace(self, teacher=profile(number))))
+
+                # Each only where it needs less than those before.
+                less = _smallest(agreement, wanted, low, high, within) if high > low else None
+                if less is not None:
+                    found, high = less, less / within
+            return found
 
         if len(self.teacher.dp_sgd) == 1 and not self.teacher.promises:
             ((noise, rate, steps),) = self.teacher.dp_sgd
 
-            def runs(noise: float, steps: float) -> bool:
-                return enough(PrivacyProfile.from_dp_sgd([(noise, rate, max(1, math.floor(steps)))]))
+            def run(noise: float, steps: float) -> PrivacyProfile:
+                return PrivacyProfile.from_dp_sgd([(noise, rate, max(1, math.floor(steps)))])
 
-            least = _smallest(lambda s: runs(s, steps), noise / 16, noise * 16, 9)
-            fewer = _smallest(lambda part: runs(noise, steps / part), 1 / 16, max(16.0, steps), 9)
+            part = least(lambda part: run(noise, steps / part), 1 / 16, max(16.0, steps), 1.01)
             return TeachersNeeded(
                 agreement=wanted,
-                noise_multiplier=least,
-                steps=None if fewer is None else max(1, math.floor(steps / fewer)),
+                noise_multiplier=least(lambda noise: run(noise, steps), noise / 16, noise * 16, 1.01),
+                steps=None if part is None else max(1, math.floor(steps / part)),
             )
+        deltas = [min(target.delta for target in self.targets) / self.overlap]
         if self.teacher.is_private:
-            delta = max(point.delta for points, _ in self.teacher.promises for point in points)
-        else:
-            delta = min(target.delta for target in self.targets) / self.teachers
+            deltas = [max(point.delta for points, _ in self.teacher.promises for point in points), *deltas]
+        for delta in dict.fromkeys(deltas):
 
-        def small(inverse: float) -> bool:
-            return enough(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=1 / inverse, delta=delta)))
+            def point(inverse: float, delta: float = delta) -> PrivacyGuarantee:
+                return PrivacyGuarantee(epsilon=1 / inverse * SLACK, delta=delta)
 
-        largest = _smallest(small, 1e-2, 1e6, 16)
-        point = None if largest is None else PrivacyGuarantee(epsilon=1 / largest * SLACK, delta=delta)
-        return TeachersNeeded(agreement=wanted, teacher=point)
+            largest = least(lambda inverse: PrivacyProfile.from_guarantee(point(inverse)), 1e-2, 1e6, 1.001)
+            if largest is not None:
+                return TeachersNeeded(agreement=wanted, teacher=point(largest))
+        return TeachersNeeded(agreement=wanted)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -266,10 +279,10 @@ class Plan(Question):
     def _least_epsilon(self, build: Family, agreement: float, most: float) -> float | None:
         epsilon = max(self.targets[-1].epsilon, 1e-3)
 
-        def enough(wanted: float) -> bool:
-            return any(_agrees(row, agreement) for row in build(self._scaled(wanted / self.targets[-1].epsilon)))
+        def reached(allowed: float) -> float:
+            return _agreement(build(self._scaled(allowed / self.targets[-1].epsilon)))
 
-        return _smallest(enough, min(epsilon / 1024, most), min(epsilon * 1024, most), 12)
+        return _smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
 
 
 def plan(
@@ -374,20 +387,36 @@ def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
     return row.meets and round(row.agreement or 0.0, 3) > round(max(known), 3)
 
 
-def _agrees(row: Strategy, agreement: float) -> bool:
-    return row.meets and row.agreement is not None and row.agreement >= agreement - 1e-12
+def _agreement(rows: Sequence[Strategy]) -> float:
+    """The best of those that keep the targets; 0 where none does."""
+    return max((row.agreement or 0.0 for row in rows if row.meets), default=0.0)
 
 
-def _smallest(enough: Callable[[float], bool], low: float, high: float, rounds: int) -> float | None:
-    """The smallest number in [low, high] that is enough, to a ratio of (high / low)**(2**-rounds); None if none is."""
-    if not enough(high):
+def _smallest(value: Callable[[float], float], wanted: float, low: float, high: float, within: float) -> float | None:
+    """The smallest number in [low, high] whose ``value``, which rises, is ``wanted``, to a ratio of ``within``.
+
+    None if that of ``high`` is less. What takes seconds is asked for as seldom as may be: from ``high`` down in steps
+    that grow, then by Brent's method, which needs half as many as bisection.
+    """
+    known: dict[float, float] = {}
+
+    def excess(log: float) -> float:
+        if log not in known:
+            more = value(math.exp(log)) - wanted + 1e-12
+            known[log] = (
+                more if more < 0 else max(more, 1e-4)
+            )  # Brent's method ends where it is zero, also on a plateau
+        return known[log]
+
+    lower, bottom, step = math.log(high), math.log(low), math.log(2)
+    if excess(lower) < 0:
         return None
-    if enough(low):
-        return low
-    for _ in range(rounds):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    while excess(lower) > 0 and lower > bottom:
+        lower, step = max(bottom, lower - step), 2 * step
+    if excess(lower) < 0:
+        upper = min(log for log, more in known.items() if more > 0)
+        optimize.brentq(excess, lower, upper, xtol=math.log(within) / 2)
+    return math.exp(min(log for log, more in known.items() if more > 0))
 
 
 def _floor(share: float) -> float:

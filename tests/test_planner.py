@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy import stats
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, Plan, PrivacyGuarantee, PrivacyProfile, Strategy
+from darrm_torch.planner import _smallest
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
@@ -121,6 +123,37 @@ def test_without_a_word_about_the_teachers_it_says_what_they_would_need() -> Non
     assert better.best.agreement >= 0.95
     worse = PrivacyGuarantee(epsilon=needed.teacher.epsilon * 1.05, delta=needed.teacher.delta)
     assert dt.plan(teachers=11, teacher=worse, label_target=target).best.agreement < 0.95
+
+
+@pytest.mark.parametrize(("overlap", "epsilon"), [(1, 8.0), (2, 4.0)])
+def test_deltas_of_the_teachers_whom_a_record_touches_add_up_to_the_target(overlap: int, epsilon: float) -> None:
+    ask = {"teachers": 50, "overlap": overlap, "labels": 1000}
+    target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
+    for teacher in (None, PrivacyGuarantee(epsilon=0.1, delta=1e-3)):  # nothing, or a delta that is too large
+        needed = dt.plan(total_target=target, teacher=teacher, **ask).teachers_needed(0.95).teacher
+        assert needed.delta == 1e-5 / overlap
+        assert epsilon * 0.999 < needed.epsilon <= epsilon * 1.001
+        assert dt.plan(total_target=target, teacher=needed, **ask).best.name == "noise-free majority"
+
+
+@pytest.mark.parametrize("wanted", [0.0, 0.3, 0.5, 0.7, 1.0])
+@pytest.mark.parametrize("value", [lambda x: x / 4, lambda x: float(x >= 1.7), lambda x: min(1.0, math.log(x) / 2)])
+def test_the_smallest_number_is_found_in_few_steps(value: Callable[[float], float], wanted: float) -> None:
+    asked: list[float] = []
+
+    def counted(number: float) -> float:
+        asked.append(number)
+        return value(number)
+
+    found = _smallest(counted, wanted, 1e-3, 4.0, 1.001)
+    if value(4.0) < wanted:
+        assert (found, len(asked)) == (None, 1)
+        return
+    assert value(found) >= wanted - 1e-12
+    assert found == pytest.approx(1e-3) or value(found / 1.001) < wanted
+    assert found in asked
+    assert len(asked) < 30
+    assert len(set(asked)) == len(asked)
 
 
 def test_what_an_agreement_costs_is_the_least() -> None:

@@ -79,7 +79,7 @@ def _run(chosen: Any) -> int:
             costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
     missing = chosen.agreement is None and not answer.teacher.is_private
     if chosen.agreement is not None or (missing and not many and chosen.teachers <= _QUICK):
-        with progress(22, "teachers") as bar:
+        with progress(30, "teachers") as bar:
             needed = answer.teachers_needed(0.95 if missing else chosen.agreement, each=bar.update)
     if chosen.plot is not None:
         from ..plots import plot_frontier
