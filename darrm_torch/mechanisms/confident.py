@@ -117,9 +117,10 @@ class ConfidentGNMax(GaussianCounts):
 
     def _law(self, counts: Integers) -> Floats:
         noise, unit = gaussian_noise(self.sigma_check)
-        at_least = np.append(np.cumsum(noise.symmetric_law()[::-1])[::-1], 0.0)  # of the values -R, ..., R, R + 1
-        answered = at_least[np.clip(self._missing(counts, unit) + noise.reach, 0, at_least.size - 1)][:, None]
-        return np.concatenate([answered * noisy_argmax_law(counts, *gaussian_noise(self.sigma)), 1 - answered], axis=1)
+        less = np.append(0.0, np.cumsum(noise.symmetric_law()))  # than each of the values -R, ..., R, R + 1
+        here = np.clip(self._missing(counts, unit) + noise.reach, 0, less.size - 1)[:, None]
+        answered, silent = less[less.size - 1 - here], less[here]  # the noise is symmetric
+        return np.concatenate([answered * noisy_argmax_law(counts, *gaussian_noise(self.sigma)), silent], axis=1)
 
     def _missing(self, counts: Integers, unit: int) -> Integers:
         """The least noise, in units of its grid, that lifts the highest count to the threshold."""

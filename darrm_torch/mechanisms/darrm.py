@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from ..certificate import GRID, self_bounding_allowance
 from ..composition import simple_composition
@@ -112,11 +113,10 @@ class DaRRM(Mechanism):
 
     def _coin_epsilon(self, overlap: int, delta: float) -> float:
         """The smallest epsilon of one label at ``delta`` for the coins alone; infinite if there is none."""
-        votes = np.arange(self.teachers + 1)
-        near = np.abs(votes[:, None] - votes) <= overlap
+        window = 2 * min(overlap, self.teachers) + 1
         worst = 1.0
         for chance in (self._thresholds / 2.0**54, (2**54 - self._thresholds) / 2.0**54):
-            excess = np.where(near, chance[:, None] - delta, 0.0)
+            excess = ndimage.maximum_filter1d(chance, window, mode="nearest") - delta
             with np.errstate(divide="ignore"):  # a chance of 0: infinite
                 ratios = np.divide(excess, chance, out=np.zeros_like(excess), where=excess > 0)
             worst = max(worst, float(ratios.max()))

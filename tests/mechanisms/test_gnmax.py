@@ -173,6 +173,18 @@ def test_confident_gnmax_answers_at_the_threshold() -> None:
     np.testing.assert_allclose(silent, stats.norm.cdf((np.array([0, 1, -3]) - step / 2) / 3.0), atol=1e-12)
 
 
+@pytest.mark.parametrize("sigma_check", [0.015268487408117084, 0.018084829611746362, 0.5, 3.0])
+def test_no_answer_has_a_chance_however_certain_the_answer(sigma_check: float) -> None:
+    """One minus a sum that rounding had carried above one was negative, and no tiny chance survived it."""
+    counts = np.array([[n, 250 - n] for n in range(125, 251)])
+    law = ConfidentGNMax(threshold=150, sigma_check=sigma_check, sigma=3.0).label_probabilities(counts)
+    assert law.min() >= 0
+    np.testing.assert_allclose(law.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    step = grid_step(sigma_check)
+    exact = stats.norm.cdf((150 - step / 2 - counts[:, 0]) / sigma_check)
+    np.testing.assert_allclose(law[:, 2], exact, rtol=1e-9, atol=2.0**-63)
+
+
 def test_law_is_close_to_the_continuous_one() -> None:
     """Rounding changes the law by the order of (step / sigma)**2, and the agreement with the majority hardly at all."""
     counts = np.array([[11 - n, n] for n in range(12)])
