@@ -327,6 +327,25 @@ def test_consistency_without_unlabelled_batches_says_what_to_do(tmp_path: Path) 
         fit(student, semi_supervised_data(None).train_dataloader(), tmp_path)
 
 
+def test_labels_of_other_classes_fail_at_the_first_batch(tmp_path: Path) -> None:
+    """Those of ten classes trained two outputs without a word, or an index error from inside Torch."""
+
+    def data(*labels: int) -> DataLoader[object]:
+        return DataLoader(TensorDataset(torch.rand(len(labels), 3), torch.tensor(labels)), batch_size=8)
+
+    for labels in ((0, 9, 1), (0, -2)):
+        with pytest.raises(dt.InvalidArgument, match=r"labels must be from -1 to 1.*classes=\.\.\."):
+            fit(StudentModule(nn.Linear(3, 2)), data(*labels), tmp_path)
+    for backbone in (nn.Linear(3, 10), nn.Sequential(nn.Linear(3, 2), nn.Flatten(0)), nn.LSTM(3, 2)):
+        with pytest.raises(dt.InvalidArgument, match=r"backbone must be one with outputs \(B, 2\), got "):
+            fit(StudentModule(backbone), data(0, 1), tmp_path)
+    student = StudentModule(nn.Linear(3, 2))
+    for check in (student.validation_step, student.test_step):
+        with pytest.raises(dt.InvalidArgument, match="labels must be from 0 to 1, got '0 to 7'"):
+            check((torch.rand(2, 3), torch.tensor([0, 7])), 0)
+    fit(StudentModule(nn.Linear(3, 2)), data(-1, 0, 1), tmp_path)
+
+
 def test_noisy_labels_and_smoothness_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clusters, a hundred labels of which three in ten are wrong; a student that tells one class scores 0.5.
 

@@ -47,7 +47,8 @@ class StudentModule(L.LightningModule):
         weight_decay: of Adam, decoupled (AdamW).
 
     Raises:
-        InvalidArgument: a number out of range, or a transition that is no such matrix.
+        InvalidArgument: a number out of range, or a transition that is no such matrix; in training, validation and
+            test: a label that is no class, or a backbone with another number of outputs.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class StudentModule(L.LightningModule):
         weight_decay: float = 1e-2,
     ) -> None:
         super().__init__()
-        check_integer("classes", classes, low=2)
+        self.classes = check_integer("classes", classes, low=2)
         self.backbone = backbone
         self.consistency = consistency
         self.transition: Tensor | None
@@ -74,15 +75,27 @@ class StudentModule(L.LightningModule):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits ``(B, classes)`` of the right label."""
-        logits: Tensor = self.backbone(inputs)
+        logits = self.backbone(inputs)
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] != self.classes:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            cure = "Give classes=..., as many as the backbone has outputs."
+            raise InvalidArgument("backbone", f"one with outputs (B, {self.classes})", got, cure)
         return logits
+
+    def _checked(self, labels: Tensor, *, least: int) -> Tensor:
+        """Labels ``(B,)`` from ``least`` to C - 1."""
+        if len(labels) and not (least <= int(labels.min()) and int(labels.max()) < self.classes):
+            got = f"{int(labels.min())} to {int(labels.max())}"
+            cure = "StudentModule(..., classes=...) is to be the number of classes, counted from 0."
+            raise InvalidArgument("labels", f"from {least} to {self.classes - 1}", got, cure)
+        return labels
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise."""
         log_law = F.log_softmax(logits, dim=1)
         if self.transition is not None:
             log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
-        total = F.nll_loss(log_law, labels, ignore_index=-1, reduction="sum")
+        total = F.nll_loss(log_law, self._checked(labels, least=-1), ignore_index=-1, reduction="sum")
         return total / (labels >= 0).sum().clamp_min(1)
 
     def training_step(self, batch: Any, batch_index: int) -> Tensor:
@@ -102,13 +115,13 @@ class StudentModule(L.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the validation part."""
         inputs, labels = batch
-        self.val_accuracy(self(inputs), labels)
+        self.val_accuracy(self(inputs), self._checked(labels, least=0))
         self.log("val_accuracy", self.val_accuracy, batch_size=len(labels))
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the test part."""
         inputs, labels = batch
-        self.test_accuracy(self(inputs), labels)
+        self.test_accuracy(self(inputs), self._checked(labels, least=0))
         self.log("test_accuracy", self.test_accuracy, batch_size=len(labels))
 
     def configure_optimizers(self) -> Any:
