@@ -51,6 +51,7 @@ def test_solver_side_never_imports_torch(name: str) -> None:
 
 
 def test_every_public_name_is_there() -> None:
+    assert {name for name in dir(darrm_torch) if not name.startswith("__")} == {*darrm_torch.__all__} - {"__version__"}
     for name in darrm_torch.__all__:
         assert getattr(darrm_torch, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
