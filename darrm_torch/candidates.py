@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from .certificate import certify_self_bounding, check_overlap, check_target, on_grid, self_bounding_allowance
 from .errors import DarrmError, InvalidArgument, check_integer, check_number
@@ -30,7 +31,15 @@ from .mechanisms import (
 )
 from .mechanisms.gaussian import pure_composition
 from .noise import NoiseFunction, self_bounding_noise, subsampling_noise
-from .plurality import VAGUE_VOTES, IntArray, PluralityPrior, check_plurality_prior, standings, votes_within
+from .plurality import (
+    VAGUE_VOTES,
+    IntArray,
+    PluralityPrior,
+    PluralityVotes,
+    check_plurality_prior,
+    standings,
+    votes_within,
+)
 from .priors import FloatArray
 from .totals import PricedMechanism, TotalPrivacy, total_privacy
 
@@ -40,6 +49,7 @@ __all__ = [
     "Promised",
     "expected_accuracy",
     "expected_agreement",
+    "label_chances",
     "plurality_candidates",
     "profile_of_all",
     "strongest_mechanism",
@@ -122,23 +132,69 @@ def expected_accuracy(
 ) -> tuple[float, float]:
     """The chance that a label is the true class when the votes follow ``prior``, and its standard error.
 
-    Exact, with error 0, for tables and wherever the histograms of the votes are few. Otherwise the mean over 1000
-    histograms drawn with a fixed seed, of the exact chance given each.
+    No label is not the true class. Exact, with error 0, for tables and wherever the histograms of the votes are few.
+    Otherwise the mean over some 1000 histograms drawn with a fixed seed, of the exact chance given each.
 
     >>> from darrm_torch import PluralityVotes
     >>> expected_accuracy(NoiseFreeMajority(), teachers=1, classes=10, prior=PluralityVotes(accuracy=0.7))
     (0.7, 0.0)
     """
+    right, _, error = label_chances(mechanism, teachers=teachers, classes=classes, prior=prior)
+    return right, error
+
+
+def label_chances(
+    mechanism: Mechanism, *, teachers: int, classes: int, prior: PluralityPrior
+) -> tuple[float, float, float]:
+    """The chances that a label is the true class, and that there is one; and the standard error of the first.
+
+    Exact, with error 0, for tables and wherever the histograms of the votes are few. Otherwise 1000 are drawn with a
+    fixed seed, so many for each number of right votes as that is likely, two at least, and of each the exact law taken.
+    """
     parts = check_plurality_prior(prior)
     if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality):
-        return mechanism.expected_accuracy(parts), 0.0
+        return mechanism.expected_accuracy(parts), 1.0, 0.0
     if votes_within(_LISTED, votes=teachers, classes=classes) == teachers:
         space = standings(teachers, classes)
-        chance = space.per_standing(mechanism.label_probabilities(space.counts))
-        return float(np.mean([part.weights(space) @ chance for part in parts])), 0.0
+        law = _law(mechanism, space.counts)
+        weights = np.mean([part.weights(space) for part in parts], axis=0)
+        right, given = weights @ space.per_standing(law), weights @ law.sum(axis=1)[space.histogram]
+        return min(1.0, float(right)), min(1.0, float(given)), 0.0
     rng, count = np.random.default_rng(0), math.ceil(_SAMPLES / len(parts))
-    drawn = [part.sample(votes=teachers, classes=classes, count=count, rng=rng) for part in parts]
-    return _mean([np.asarray(mechanism.label_probabilities(counts))[:, 0] for counts in drawn])
+    right, given, variance = 0.0, 0.0, 0.0
+    for part in parts:
+        counts, of, chances = _drawn(part, votes=teachers, classes=classes, count=count, rng=rng)
+        law, each = _law(mechanism, counts), np.bincount(of)
+        told = np.bincount(of, law[:, 0]) / each
+        spread = np.bincount(of, (law[:, 0] - told[of]) ** 2) / (each - 1)
+        right += float(chances @ told) / len(parts)
+        given += float(chances @ (np.bincount(of, law.sum(axis=1)) / each)) / len(parts)
+        variance += float(chances**2 @ (spread / each)) / len(parts) ** 2
+    return min(1.0, right), min(1.0, given), math.sqrt(variance)
+
+
+def _drawn(
+    part: PluralityVotes, *, votes: int, classes: int, count: int, rng: np.random.Generator
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Histograms, the true class first; for each, which number of right votes it has; and the chances of these."""
+    own, wrong = np.arange(votes + 1), classes - 1
+    if math.isinf(part.concentration):
+        law = stats.binom.pmf(own, votes, part.accuracy)
+    else:
+        law = stats.betabinom.pmf(own, votes, *(part.concentration * np.array([part.accuracy, 1 - part.accuracy])))
+    own = np.flatnonzero(law > 1e-12)
+    each = np.maximum(np.ceil(count * law[own]), 2).astype(np.int64)
+    right = np.repeat(own, each)
+    means = np.full((len(right), wrong), 1 / wrong)
+    if math.isfinite(part.concentration):
+        means = rng.dirichlet(np.full(wrong, part.concentration * (1 - part.accuracy) / wrong), size=len(right))
+    others = rng.multinomial(votes - right, means)
+    return np.column_stack([right, others]), np.repeat(np.arange(len(own)), each), np.asarray(law[own])
+
+
+def _law(mechanism: Mechanism, counts: IntArray) -> FloatArray:
+    """(B, C): the law of the label; where the mechanism may decline its rows sum to less than 1."""
+    return np.asarray(mechanism.label_probabilities(counts)[:, : counts.shape[1]])
 
 
 def expected_agreement(
@@ -146,9 +202,9 @@ def expected_agreement(
 ) -> tuple[float, float]:
     """The chance that a label is the plurality of all teachers' votes when these follow ``prior``; the standard error.
 
-    Where classes tie for the plurality, any of them is it. A mechanism that is made for fewer teachers, or looks at a
-    sample of the votes, sees votes drawn at random. Exact, with error 0, wherever the histograms of the votes are few;
-    otherwise a mean over histograms drawn with a fixed seed.
+    Where classes tie for the plurality, any of them is it; no label is not. A mechanism that is made for fewer
+    teachers, or looks at a sample of the votes, sees votes drawn at random. Exact, with error 0, wherever the
+    histograms of the votes are few; otherwise a mean over histograms drawn with a fixed seed.
 
     >>> expected_agreement(NoiseFreeMajority(), teachers=11, classes=10)
     (1.0, 0.0)
@@ -180,8 +236,8 @@ def expected_agreement(
 
 
 def _told(law: FloatArray, counts: IntArray) -> FloatArray:
-    """(B,): of a law (B, C) of the label, the chance that it is the plurality of ``counts``, or one of them."""
-    return np.asarray((law * (counts == counts.max(axis=1, keepdims=True))).sum(axis=1))
+    """(B,): of a law of the label, the chance that it is the plurality of ``counts`` (B, C), or one of them."""
+    return np.asarray((law[:, : counts.shape[1]] * (counts == counts.max(axis=1, keepdims=True))).sum(axis=1))
 
 
 def _mean(draws: list[FloatArray]) -> tuple[float, float]:

@@ -530,14 +530,18 @@ def _agreement(asked: Question, mechanism: Mechanism, voters: int) -> tuple[floa
     teachers, prior = asked.teachers, asked.prior
     if isinstance(prior, tuple):
         return expected_agreement(mechanism, teachers=teachers, classes=asked.classes, prior=prior)
-    ones = np.arange(teachers + 1)
-    if voters == teachers:
-        one = np.asarray(mechanism.label_probabilities(np.stack([teachers - ones, ones], axis=1)))[:, 1]
-    else:  # the majority of a fixed part: under a prior that treats teachers alike, of a random one
-        one = subsampling_noise(teachers=teachers, allowance=voters).label_probability(ones)
-    told = np.where(2 * ones > teachers, one, np.where(2 * ones < teachers, 1 - one, 1.0))
     law = prior.law(teachers)
-    return min(1.0, float(law @ told) / float(law.sum())), 0.0
+    most = np.arange(
+        teachers // 2 + 1, teachers + 1
+    )  # votes of the majority, whichever it is: classes are treated alike
+    chances = law[most] + law[teachers - most]
+    most, chances = most[chances > 1e-20], chances[chances > 1e-20]
+    if voters == teachers:
+        told = np.asarray(mechanism.label_probabilities(np.stack([most, teachers - most], axis=1)))[:, 0]
+    else:  # the majority of a fixed part: under a prior that treats teachers alike, of a random one
+        told = subsampling_noise(teachers=teachers, allowance=voters).label_probability(most)
+    tie = 0.0 if teachers % 2 else float(law[teachers // 2])
+    return min(1.0, (float(chances @ told) + tie) / float(law.sum())), 0.0
 
 
 def _point(asked: Question) -> PrivacyGuarantee:

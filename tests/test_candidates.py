@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from darrm_torch import (
+    ConfidentGNMax,
     GNMax,
     InvalidArgument,
     NoiseFreeMajority,
@@ -27,6 +28,7 @@ from darrm_torch import (
     subsampling_noise,
     total_privacy,
 )
+from darrm_torch.candidates import label_chances
 
 POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
 NAMES = {
@@ -125,6 +127,32 @@ def test_expected_accuracy_is_that_of_simulated_votes(mechanism: Any, concentrat
     counts = prior.sample(votes=9, classes=4, count=20_000, rng=np.random.default_rng(1))
     told = mechanism.label_probabilities(counts)[:, 0]
     assert abs(told.mean() - exact) <= 5 * told.std() / math.sqrt(len(told))
+
+
+@pytest.mark.parametrize("concentration", [math.inf, 3.0])
+def test_drawn_histograms_stand_for_all(concentration: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 4 standard errors of the exact chances, and these are smaller than those of as many plain draws."""
+    prior = [PluralityVotes(accuracy=accuracy, concentration=concentration) for accuracy in (0.5, 0.8)]
+    mechanism = ConfidentGNMax(threshold=7.0, sigma_check=3.0, sigma=2.0)
+    ask = {"teachers": 12, "classes": 5, "prior": prior}
+    right, given, error = label_chances(mechanism, **ask)
+    assert error == 0.0
+    assert right < given < 1.0
+    monkeypatch.setattr("darrm_torch.candidates._LISTED", 10)
+    drawn, answered, error = label_chances(mechanism, **ask)
+    assert 0 < error < 0.3 / math.sqrt(1000)
+    assert abs(drawn - right) <= 4 * error
+    assert answered == pytest.approx(given, abs=0.01)
+
+
+@pytest.mark.parametrize("teachers", [6, 40])
+def test_a_label_that_is_declined_is_neither_right_nor_the_plurality(teachers: int) -> None:
+    ask = {"teachers": teachers, "classes": 4, "prior": PluralityVotes(accuracy=0.7)}
+    plain, picky = GNMax(sigma=2.0), ConfidentGNMax(threshold=-1e6, sigma_check=1.0, sigma=2.0)
+    silent = ConfidentGNMax(threshold=1e6, sigma_check=1.0, sigma=2.0)
+    for expected in (expected_accuracy, expected_agreement):
+        assert expected(picky, **ask) == pytest.approx(expected(plain, **ask), abs=1e-12)
+        assert expected(silent, **ask)[0] == 0.0
 
 
 def test_where_histograms_are_too_many_they_are_drawn() -> None:

@@ -127,7 +127,7 @@ def test_without_a_word_about_the_teachers_it_says_what_they_would_need() -> Non
 
 @pytest.mark.parametrize(("overlap", "epsilon"), [(1, 8.0), (2, 4.0)])
 def test_deltas_of_the_teachers_whom_a_record_touches_add_up_to_the_target(overlap: int, epsilon: float) -> None:
-    ask = {"teachers": 50, "overlap": overlap, "labels": 1000}
+    ask = {"teachers": 5, "overlap": overlap, "labels": 1000}
     target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
     for teacher in (None, PrivacyGuarantee(epsilon=0.1, delta=1e-3)):  # nothing, or a delta that is too large
         needed = dt.plan(total_target=target, teacher=teacher, **ask).teachers_needed(0.95).teacher

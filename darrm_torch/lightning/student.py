@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
+from ..candidates import label_chances
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms import Mechanism
-from ..plurality import PluralityVotes, standings
+from ..plurality import PluralityVotes
 from ..priors import Prior
 from .consistency import Consistency
 
@@ -157,7 +158,8 @@ def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | Plur
 
     Returns:
         ``(C, C)`` float64, row y: the law of the label that is given when y is right. Where the mechanism can decline:
-        the law of the labels that are given.
+        the law of the labels that are given. Exact, but where more than 1000 histograms of the votes are possible: then
+        to within a few thousandths, from some 1000 that are drawn with a fixed seed.
 
     Raises:
         InvalidArgument: a prior for two classes with more of them.
@@ -169,17 +171,13 @@ def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | Plur
             [0.2500, 0.7500]], dtype=torch.float64)
     """
     if isinstance(prior, PluralityVotes):
-        space = standings(teachers, classes)
-        weights, counts = prior.weights(space), np.zeros((len(space.own), classes), dtype=np.int64)
-        counts[:, 0] = space.own
-        for row, others in zip(counts, space.others, strict=True):
-            row[1 : 1 + len(others)] = others
+        right, given, _ = label_chances(mechanism, teachers=teachers, classes=classes, prior=prior)
+    elif classes != 2:
+        raise InvalidArgument("prior", f"PluralityVotes, for {classes} classes", prior)
     else:
-        if classes != 2:
-            raise InvalidArgument("prior", f"PluralityVotes, for {classes} classes", prior)
-        right = np.arange(teachers + 1)
-        weights, counts = prior.law(teachers), np.stack([right, teachers - right], axis=1)
-    law = weights @ mechanism.label_probabilities(counts)[:, :classes]
-    kept = law[0] / law.sum()
+        votes = np.arange(teachers + 1)
+        law = prior.law(teachers) @ mechanism.label_probabilities(np.stack([votes, teachers - votes], axis=1))
+        right, given = float(law[0]), float(law[:2].sum())
+    kept = right / given
     matrix = torch.full((classes, classes), (1 - kept) / (classes - 1), dtype=torch.float64)
     return matrix.fill_diagonal_(kept)
