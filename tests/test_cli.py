@@ -424,11 +424,11 @@ def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
     assert 0.4 < json.loads(told.out)["expected_agreement"] < 0.6
 
 
-@pytest.mark.parametrize(("classes", "models"), [(2, ()), (3, WIDE)])
+@pytest.mark.parametrize(("classes", "models"), [pytest.param(2, (), marks=pytest.mark.slow), (3, WIDE)])
 def test_the_expected_agreement_is_that_of_the_plan(
     trained: Path, capsys: pytest.CaptureFixture[str], classes: int, models: tuple[str, ...]
 ) -> None:
-    """Tried on 1000 votes or more, it is 0.05 off with chance 0.002."""
+    """Tried on 10,000 votes, it is 0.02 off with chance 1e-4."""
     target = ("--overlap", "1", "--label-target", "0.5,1e-5")
     arguments = (*ASK, *models, "--mechanism", "permute-and-flip", *target, "--json")
     told = json.loads(said(capsys, *arguments))["expected_agreement"]
@@ -436,7 +436,64 @@ def test_the_expected_agreement_is_that_of_the_plan(
         "strategies"
     ]
     (row,) = (row for row in rows if row["strategy"] == "permute-and-flip")
-    assert told == pytest.approx(row["agreement"], abs=0.05)
+    assert told == pytest.approx(row["agreement"], abs=0.02)
+
+
+SLOW = pytest.mark.slow
+FOLDER = ("--teachers-folder", ".")
+OF_COINS = ("--teachers", "3", "--overlap", "1")
+PLANS = [  # what is asked, and what is recommended
+    ((*FOLDER, "--label-target", "3,1e-4"), "noise-free"),
+    ((*FOLDER, "--label-target", "0.3,3e-6"), "darrm"),
+    pytest.param((*FOLDER, "--labels", "40", "--total-target", "1,1e-4", "--overlap", "1"), "noise-free", marks=SLOW),
+    pytest.param((*FOLDER, "--classes", "3", "--label-target", "0.3,1e-5"), "self-bounding", marks=SLOW),
+    pytest.param((*OF_COINS, "--classes", "3", "--labels", "40", "--total-target", "1,1e-4"), "gnmax", marks=SLOW),
+    ((*OF_COINS, "--classes", "3", "--label-target", "1"), "vote-private"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind"), PLANS)
+def test_what_a_plan_recommends_is_what_its_options_make(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str
+) -> None:
+    """To one part in a thousand, to which strengths are searched; and the targets are kept."""
+    plan = json.loads(said(capsys, "plan", *arguments, "--json"))
+    options = plan["label_options"].split()
+    assert options[:2] == ["--mechanism", kind]
+    text = said(capsys, "plan", *arguments)
+    assert f"darrm label {plan['label_options']} ..." in " ".join(text.split())
+    assert max(map(len, text.splitlines())) < 80
+    told = json.loads(said(capsys, *ASK, *options, *(WIDE if plan["classes"] == 3 else ()), "--json"))
+    best = plan["strategies"][0]
+    assert told["mechanism"]["kind"] == best["mechanism"]["kind"]
+    numbers, others = (
+        {k: v for k, v in one["mechanism"]["parameters"].items() if k != "table"} for one in (told, best)
+    )
+    assert numbers == {k: pytest.approx(v, rel=2e-3, abs=1e-3) for k, v in others.items()}
+    assert told["expected_agreement"] == pytest.approx(best["agreement"], abs=0.02)
+    for name, target in (("label", plan["label_target"]), ("total", plan["total_target"])):
+        assert target is None or told[name]["epsilon"] <= target[0]
+
+
+def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ("--label-target", "0.1"),  # the optimal majority
+        (
+            "--teacher",
+            "1,1e-6",
+            "--classes",
+            "5",
+            "--labels",
+            "20",
+            "--total-target",
+            "3,1e-4",
+        ),  # three of eleven, without noise
+        ("--classes", "3", "--overlap", "1", "--labels", "9", "--label-target", "1", "--total-target", "5,1e-5"),
+    ):
+        told = json.loads(said(capsys, "plan", "--teachers", "11", *arguments, "--json"))
+        assert told["recommendation"] is not None
+        assert told["label_options"] is None
+        assert "darrm label" not in said(capsys, "plan", "--teachers", "11", *arguments)
 
 
 def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from ..errors import (
 )
 from . import label, ledger, noise, plan, recipe, student, teachers, verify
 from .files import check_places
-from .parser import Command, Parser, one_line, option_name
+from .parser import Command, Parser, in_options, one_line, option_name
 from .recipe import Recipe
 
 __all__ = ["COMMANDS", "main"]
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_places(chosen)
         return COMMANDS[everything.subcommand].run(chosen)
     except DarrmError as error:
-        message = one_line(error)
+        message = in_options(one_line(error))
         if isinstance(error, InvalidArgument) and error.name.partition(".")[0] in (chosen or ()):
             message = option_name(error.name.partition(".")[0]) + message.removeprefix(error.name.partition(".")[0])
         if isinstance(error, LedgerError) and chosen is not None:

@@ -12,7 +12,7 @@ from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, existing, read_tensor, saved, teacher_files
 from .ledger import check_kept, keep, take_over, too_dear, with_budget
 from .networks import competing, load_model
-from .parser import Command, option_names
+from .parser import Command, option_names, typed
 from .promises import add_accept, naming
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
@@ -20,8 +20,9 @@ from .values import guarantee, read_guarantee
 if TYPE_CHECKING:
     from ..ledger import PrivacyLedger
     from ..mechanisms import Mechanism
+    from ..planner import Plan
 
-__all__ = ["COMMAND", "STRENGTHS"]
+__all__ = ["COMMAND", "STRENGTHS", "options_for"]
 
 
 # How the strength of each mechanism can be said.
@@ -82,6 +83,49 @@ def _add_arguments(parser: Any) -> None:
     add_accept(teachers)
 
 
+# What `darrm plan` calls them, where that is no name from above.
+_STRATEGIES = {
+    "noise-free majority": "noise-free",
+    "noise-free plurality": "noise-free",
+    "DaRRM, whole profile": "darrm",
+    "DaRRM, one point": "darrm-point",
+    "self-bounding noise": "self-bounding",
+    "self-bounding plurality": "self-bounding",
+    "exponential mechanism": "exponential",
+    "randomized response": "randomized-response",
+    "vote-private table": "vote-private",
+    "GNMax": "gnmax",
+    "GNMax, calibrated on the label": "gnmax",
+}
+
+
+def options_for(answer: Plan) -> str | None:
+    """The options of this command that make what a plan recommends; None: it makes no such labels."""
+    from ..guarantees import PrivacyGuarantee
+    from ..strategies import TRAINING
+
+    if answer.best is None or answer.best.mechanism is None:
+        return None
+    name = answer.best.name
+    kind = _STRATEGIES.get(name.removesuffix(TRAINING), name.removesuffix(TRAINING))
+    options: dict[str, Any] = {"mechanism": kind, "label_target": answer.label_target}
+    if kind not in STRENGTHS or (kind == "subsampling" and answer.classes > 2):
+        return None
+    if "total_target" not in STRENGTHS[kind]:
+        options |= {"label_target": answer.one_label if STRENGTHS[kind] else None, "budget": answer.total_target}
+        if kind == "darrm-point":
+            options["delta"] = answer.best.mechanism.certificate.teacher[0].delta
+    elif answer.total_target is not None:
+        if answer.label_target is not None:
+            return None  # one of them is all that can be asked for
+        options |= {"total_target": answer.total_target, "labels": answer.labels}
+    options |= {"overlap": answer.overlap, "accountants": "FILE ..." if name.endswith(TRAINING) else None}
+    for name, value in options.items():
+        if isinstance(value, PrivacyGuarantee):
+            options[name] = f"{value.epsilon!r},{value.delta!r}"
+    return typed({name: value for name, value in options.items() if value is not None})
+
+
 def _run(chosen: Any) -> int:
     import torch
 
@@ -121,7 +165,7 @@ def _run(chosen: Any) -> int:
             models,
             ensemble.mechanism,
             profiles=ensemble.profiles,
-            overlap=ensemble.overlap,
+            overlap=chosen.overlap,
             classes=ensemble.classes,
             ledger=ledger,
             delta=ensemble.delta,
@@ -159,7 +203,7 @@ def _run(chosen: Any) -> int:
 
 # --- what is told before it is paid -----------------------------------------------------------------------------------
 
-_TRIED = 1000  # made-up votes of each kind, for an agreement to within two hundredths
+_TRIED = 10_000  # made-up votes, for an agreement to about a hundredth
 
 
 def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
@@ -168,10 +212,11 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
 
     from ..plurality import VAGUE_VOTES, PluralityVotes
 
+    prior = VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),)
     rng, told = np.random.default_rng(0), []
-    for part in VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),):
-        votes = part.sample(votes=teachers, classes=classes, count=_TRIED, rng=rng)
-        told.append(votes[np.arange(_TRIED), mechanism.aggregate(votes)] == votes.max(axis=1))
+    for part in prior:
+        votes = part.sample(votes=teachers, classes=classes, count=_TRIED // len(prior), rng=rng)
+        told.append(votes[np.arange(len(votes)), mechanism.aggregate(votes)] == votes.max(axis=1))
     return float(np.mean(told))
 
 

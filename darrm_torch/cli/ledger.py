@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError
 from .files import existing
-from .parser import Command, option_name
+from .parser import Command, option_name, typed
 from .showing import fill, print_json
 from .values import read_guarantee
 
@@ -52,7 +52,7 @@ def _run(chosen: Any) -> int:
         numbers = [f", {name} {shown(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)]
         print(fill(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
     if options:
-        print(fill(f"Started with: darrm label {_typed(options)}"))
+        print(fill(f"Started with: darrm label {typed(options)}"))
     spent = ledger.spent()
     print(
         f"Spent: {spent}."
@@ -87,19 +87,13 @@ def take_over(chosen: Any, ledger: PrivacyLedger) -> None:
         if given is None:
             chosen[name] = was
         elif _value(name, given) != _value(name, was):
-            expected = f"left out, or as {chosen.ledger} was started ({_typed(kept)})"
+            expected = f"left out, or as {chosen.ledger} was started ({typed(kept)})"
             raise InvalidArgument(option_name(name), expected, given, "Other noise needs another --ledger.")
 
 
 def _options(ledger: PrivacyLedger) -> dict[str, Any]:
     """What it was started with; nothing if it was not by `darrm label`."""
     return dict(json.loads(ledger.note("options") or "{}"))
-
-
-def _typed(options: dict[str, Any]) -> str:
-    """Options as they are typed."""
-    values = {name: value if isinstance(value, list) else [value] for name, value in options.items()}
-    return " ".join(f"{option_name(name)} {' '.join(map(str, value))}" for name, value in values.items())
 
 
 def _value(name: str, value: Any) -> Any:
@@ -142,7 +136,7 @@ def too_dear(error: BudgetExceeded, ensemble: Any, option: str | None) -> str:
     ledger = ensemble.ledger
     where = "the ledger's budget: a ledger keeps its budget" if option is None else f"{option}: raise it"
     if ledger.left(1):
-        return f"{error}. Label no more new inputs than that, or see {where}"
+        return f"{error}. Label no more new inputs than fit, or see {where}"
     count = ledger.count
     what = f"one more label after {count}" if count else "one label alone"
     price = ensemble.total_privacy(labels=count + 1).guarantee

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ import jsonargparse
 
 from ..errors import DarrmError
 
-__all__ = ["Command", "Parser", "UsageError", "one_line", "option_name", "option_names"]
+__all__ = ["Command", "Parser", "UsageError", "in_options", "one_line", "option_name", "option_names", "typed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,13 @@ def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
     return f"{message} ({cure})"
 
 
+def in_options(message: str) -> str:
+    """What the library says of its arguments, as it is typed."""
+    for argument, option in ((r'accept=\["(\w+)"\]', r"--accept \1"), (r"\(overlap\)", "(--overlap)")):
+        message = re.sub(argument, option, message)
+    return message
+
+
 def option_name(key: str) -> str:
     """As it is typed: ``label_target`` is ``--label-target``."""
     name = key.rpartition(".")[2]
@@ -84,6 +91,12 @@ def option_name(key: str) -> str:
 def option_names(names: Sequence[str]) -> str:
     """All of them, as they are typed."""
     return ", ".join(map(option_name, names))
+
+
+def typed(options: Mapping[str, Any]) -> str:
+    """Options with their values, as they are typed."""
+    values = {name: value if isinstance(value, list) else [value] for name, value in options.items()}
+    return " ".join(f"{option_name(name)} {' '.join(map(str, value))}" for name, value in values.items())
 
 
 _POSITIONAL = ("file", "sources")

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
+from .label import options_for
 from .parser import Command, UsageError
 from .promises import add_common, add_teacher, read_teacher
 from .showing import check_figure, fill, print_json, progress, save_figure
@@ -87,13 +88,17 @@ def _run(chosen: Any) -> int:
         with progress(13, "figure") as bar:
             axes = plot_frontier(answer, each=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
+    label_options = options_for(answer)
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)
+        plain["label_options"] = label_options
         plain["teachers_needed"] = None if needed is None else needed.to_dict()
         print_json(plain)
         return 0
     print(answer)
+    if label_options is not None:
+        print(f"\n{fill(f'The recommendation on the command line: darrm label {label_options} ...')}")
     if costs is not None:
         print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
         for name, epsilon in costs:

@@ -22,7 +22,7 @@ def print_json(value: Any) -> None:
 
 def fill(text: str) -> str:
     """For a screen of 80 columns."""
-    return textwrap.fill(text, 79, subsequent_indent="  ")
+    return textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
 @contextlib.contextmanager
