@@ -130,7 +130,7 @@ class DataDependentLoss:
     >>> import numpy as np
     >>> loss = DataDependentLoss(mechanism=GNMax(sigma=40), counts=np.array([[250, 0, 0]] * 500))
     >>> str(loss.guarantee(delta=1e-5))
-    '(0.387714, 1e-05)-DP on these votes; SENSITIVE, do not publish'
+    '(0.387715, 1e-05)-DP on these votes; SENSITIVE, do not publish'
     """
 
     mechanism: GNMax
