@@ -211,9 +211,9 @@ given out; 0 more labels fit
             stored = self._fact(database, "budget")
         return None if stored is None else PrivacyGuarantee(epsilon=stored[0], delta=stored[1])
 
-    def spent(self) -> PrivacyGuarantee | None:
-        """What the labels so far cost together; ``None`` when no cost is known."""
-        return None if self._cost is None else _total(self._cost, self.count)
+    def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:
+        """What the labels so far cost together, or what ``labels`` would; ``None`` when no cost is known."""
+        return None if self._cost is None else _total(self._cost, self.count if labels is None else labels)
 
     def left(self, most: int) -> int:
         """How many new labels, up to ``most``, still fit in the budget."""

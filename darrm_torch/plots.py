@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -51,23 +51,29 @@ _LISTED = 1000  # histograms of votes that are all drawn; of more, as many by ch
 def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
     """gamma against the votes, with what its certificate proves and the margin that is left.
 
+    To compare noise functions, draw them on the same ``axes``, each with a ``label``; what is proven is said where
+    there is only one.
+
     Args:
         noise: the noise function.
         axes: matplotlib Axes to draw on; None: new ones.
         label: what the legend calls it.
     """
     axes = _axes(axes)
+    drawn, look = len(axes.get_lines()), _next_look(axes)
     votes = np.arange(noise.teachers + 1)
-    axes.vlines(votes, 0, noise.gamma, color=_COLOURS[0], alpha=0.25, linewidth=3)
-    few = noise.teachers <= 40
-    axes.plot(votes, noise.gamma, color=_COLOURS[0], marker="o" if few else None, linewidth=1.2, label=label)
+    axes.vlines(votes, 0, noise.gamma, color=look["color"], alpha=0.25, linewidth=3)
+    axes.plot(votes, noise.gamma, label=label, **look | ({} if noise.teachers <= 40 else {"marker": None}))
+    most = max(noise.teachers, axes.get_xlim()[1] - 0.5) if drawn else noise.teachers
     axes.set(
-        xlabel=f"votes for class 1, of {noise.teachers}",
+        xlabel=f"votes for class 1, of {most:.0f}",
         ylabel="gamma: chance that the majority is told",
-        xlim=(-0.5, noise.teachers + 0.5),
+        xlim=(-0.5, most + 0.5),
         ylim=(0, 1.05),
     )
-    axes.set_title(_proof(noise), fontsize=9)
+    _head(axes, "Noise function", _proof(noise), alone=not drawn)
+    if drawn or label != "gamma":
+        axes.legend(frameon=False, fontsize=8)
     _tidy(axes)
     return axes
 
@@ -98,6 +104,9 @@ def plot_plurality(
     Raises:
         InvalidArgument: a mechanism that is made for other teachers or classes, or for any where none are given.
     """
+    axes = _axes(axes)
+    from matplotlib.patches import Patch
+
     count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1)
     kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2)
     parts = check_plurality_prior(prior)
@@ -116,9 +125,7 @@ def plot_plurality(
     leads = np.unique(lead[lead > 0])
     sides = np.array([[told[lead == one].min(), told[lead == one].max()] for one in leads])
     means = [np.average(told[lead == one], weights=weights[lead == one]) for one in leads]
-    axes = _axes(axes)
-    drawn = len(axes.get_lines())
-    look = list(_looks())[drawn % len(_COLOURS)]
+    drawn, look = len(axes.get_lines()), _next_look(axes)
     axes.fill_between(leads, sides[:, 0], sides[:, 1], color=look["color"], alpha=0.15, linewidth=0)
     axes.plot(leads, means, label=label or type(mechanism).__name__, **look)
     axes.set(
@@ -127,8 +134,9 @@ def plot_plurality(
         xlim=(0.5, count + 0.5),
         ylim=(0, 1.05),
     )
-    axes.set_title("" if drawn else _proof(mechanism), fontsize=9)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    _head(axes, "How often the plurality is told", _proof(mechanism), alone=not drawn)
+    band = Patch(color="black", alpha=0.15, linewidth=0, label="band: worst to best votes with that lead")
+    axes.legend(handles=[*axes.get_lines(), band], frameon=False, fontsize=8, loc="lower right")
     _tidy(axes)
     return axes
 
@@ -185,6 +193,11 @@ def plot_label_profile(
     outright = profile.compose(overlap)
     reach = outright.epsilon(max(1e-6, 2 * outright.delta(50.0)))
     epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
+    # Profiles are convex: between points the line is above the curve, and could be above what is certified there.
+    kinks = [step * teacher.epsilon for step in range(1, overlap + 1)] if isinstance(teacher, PrivacyGuarantee) else []
+    if (target := getattr(noise, "target", None)) is not None:
+        kinks.append(target.epsilon)
+    epsilons = np.unique([*epsilons, *(kink for kink in kinks if kink < epsilons[-1])])
 
     def profile_of(curve: Callable[[float], float]) -> tuple[Any, Any]:
         deltas = np.array([curve(float(epsilon)) for epsilon in epsilons])
@@ -205,7 +218,7 @@ def plot_label_profile(
         curves[f"{overlap} teachers, outright"] = profile_of(outright.delta)
     for (name, curve), look in zip(curves.items(), _looks(), strict=False):
         axes.plot(*curve, label=name, **look)
-    if (target := getattr(noise, "target", None)) is not None and target.delta > 0:
+    if target is not None and target.delta > 0:
         axes.plot(target.epsilon, target.delta, "*", color="black", markersize=12, label="target of one label")
     axes.set(xlabel="epsilon (nats)", ylabel="delta", yscale="log", title="Privacy profile of one label")
     axes.set_ylim(bottom=_LEAST_DELTA)
@@ -241,9 +254,12 @@ def plot_frontier(
     axes = _axes(axes)
     kinds = sorted({_without_marks(name) for name in curves})
     looks = dict(zip(kinds, itertools.cycle(_looks()), strict=False))
-    for name, pairs in sorted(curves.items()):
+    drawn = sorted(curves.items())
+    for number, (name, pairs) in enumerate(drawn):
         hollow = {"fillstyle": "none", "linestyle": ":"} if name.endswith(TRAINING) else {}
-        axes.plot(*zip(*pairs, strict=True), label=name, **looks[_without_marks(name)] | hollow)
+        (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **looks[_without_marks(name)] | hollow)
+        above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # so much wider, to be seen below them
+        line.set(linewidth=1.4 + 1.8 * above, markersize=5 + 3 * above)
     axes.axvline(asked.epsilon, color="black", linewidth=0.8, linestyle=":")
     what = "one label" if plan.total_target is None else f"all {plan.labels} labels"
     axes.set(
@@ -253,13 +269,18 @@ def plot_frontier(
         ylim=(1 / plan.classes - 0.02, 1.02),
     )
     axes.set_title(f"{plan.teachers} teachers, a record touches {plan.overlap}; * by coins alone", fontsize=10)
-    ticks = asked.epsilon * 2.0 ** np.arange(-2, 3)
-    if epsilons is None:
-        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
-        axes.minorticks_off()
+    ticks = asked.epsilon * 2.0 ** np.arange(-2, 3) if epsilons is None else grid[:: math.ceil(len(grid) / 8)]
+    axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _tidy(axes)
     return axes
+
+
+def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> bool:
+    mine, there = dict(one), dict(other)
+    both = mine.keys() & there.keys()
+    return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)
 
 
 def _without_marks(name: str) -> str:
@@ -269,11 +290,12 @@ def _without_marks(name: str) -> str:
 def plot_ledger(
     ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
 ) -> Any:
-    """What was given out when: labels over time, and what they cost together where ``cost`` says so.
+    """What was given out when: labels over time, and what they cost together.
 
     Args:
         ledger: with at least one label.
-        cost: what N labels cost together, for example ``lambda n: ensemble.total_privacy(labels=n).guarantee``.
+        cost: what N labels cost together; None: by the rule that the ledger charges by, if it was told (that of an
+            ensemble was; one that is opened by itself knows none).
         axes: matplotlib Axes to draw on; None: new ones.
 
     Raises:
@@ -287,21 +309,23 @@ def plot_ledger(
     axes = _axes(axes)
     times = [datetime.fromisoformat(charge["time"]) for charge in charges]
     counts = list(itertools.accumulate(charge["labels"] for charge in charges))
-    axes.step([times[0], *times], [0, *counts], where="post", color=_COLOURS[0], marker="o", label="labels")
-    axes.set(xlabel="time (UTC)", ylabel="labels given out", title="Ledger")
+    around = max((times[-1] - times[0]) / 20, timedelta(minutes=1))
+    whole = [times[0] - around, *times, times[-1] + around]
+    steps: dict[str, Any] = {"where": "post", "markevery": slice(1, -1)}
+    axes.step(whole, [0, *counts, counts[-1]], color=_COLOURS[0], marker="o", label="labels", **steps)
+    axes.set(xlabel="time (UTC)", ylabel="labels given out", title="Ledger", xlim=(whole[0], whole[-1]))
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.set_ylim(bottom=0)
     _tidy(axes)
-    if cost is None:
+    prices = [ledger.spent(count) if cost is None else cost(count) for count in counts]
+    spent = [price for price in prices if price is not None]
+    if not spent:
         return axes
-    spent = [cost(count) for count in counts]
     right = axes.twinx()
-    right.step(
-        [times[0], *times], [0, *(s.epsilon for s in spent)], where="post", color=_COLOURS[1], linestyle="--",
-        marker="s", label="spent",
-    )  # fmt: skip
+    costs = [0.0, *(price.epsilon for price in spent), spent[-1].epsilon]
+    right.step(whole, costs, color=_COLOURS[1], linestyle="--", marker="s", label="spent", **steps)
     right.set_ylabel(f"epsilon of all labels (nats), at delta {shown(spent[-1].delta, 3)}")
     if (budget := ledger.budget) is not None:
         right.axhline(budget.epsilon, color="black", linestyle=":", label="budget")
@@ -327,6 +351,16 @@ def _axes(axes: Any) -> Any:
 def _looks() -> Iterable[dict[str, Any]]:
     for number, (colour, marker) in enumerate(zip(_COLOURS, _MARKERS, strict=True)):
         yield {"color": colour, "marker": marker, "linestyle": _DASHES[number % 4], "markersize": 5, "linewidth": 1.4}
+
+
+def _next_look(axes: Any) -> dict[str, Any]:
+    return list(_looks())[len(axes.get_lines()) % len(_COLOURS)]
+
+
+def _head(axes: Any, what: str, proof: str, *, alone: bool) -> None:
+    """A title, with what is proven where one thing is drawn; one of the caller's stays."""
+    if not axes.get_title() or axes.get_title().startswith(what):
+        axes.set_title(f"{what}\n{proof}" if alone else what, fontsize=9)
 
 
 def _tidy(axes: Any) -> None:

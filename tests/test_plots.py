@@ -41,6 +41,33 @@ def test_noise_is_drawn_with_its_proof() -> None:
     assert "nothing is proven" in plot_noise(dt.subsampling_noise(teachers=5, allowance=1)).get_title()
 
 
+def test_two_noise_functions_can_be_told_apart() -> None:
+    noise, other = (dt.self_bounding_noise(teachers=5, allowance=m) for m in (2, 3))
+    axes = plot_noise(noise, label="m = 2")
+    assert "each costs m = 2" in axes.get_title()
+    plot_noise(other, axes=axes, label="m = 3")
+    rendered(axes)
+    one, two = axes.get_lines()
+    for look in ("color", "marker", "linestyle"):
+        assert getattr(one, f"get_{look}")() != getattr(two, f"get_{look}")()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["m = 2", "m = 3"]
+    assert axes.get_title() == "Noise function"  # what the certificate of one proves is not said of both
+    axes.set_title("mine")
+    plot_noise(dt.self_bounding_noise(teachers=3, allowance=1), axes=axes, label="three teachers")
+    assert axes.get_title() == "mine"
+    assert axes.get_xlim() == (-0.5, 5.5)
+
+
+def test_the_line_of_a_label_does_not_pass_above_what_is_certified() -> None:
+    target = PrivacyGuarantee(epsilon=0.23, delta=2e-5)
+    noise = dt.optimize_noise(teachers=7, teacher=TEACHER, target=target)
+    lines = {line.get_label(): line.get_xydata() for line in plot_label_profile(noise, TEACHER, points=6).get_lines()}
+    at = dict(lines["one label"])
+    assert at[target.epsilon] <= target.delta
+    assert dict(lines["one teacher"])[TEACHER.epsilon] == TEACHER.delta
+    assert {float(step * TEACHER.epsilon) for step in range(1, 5)} <= at.keys()
+
+
 def test_profile_of_a_label_lies_below_that_of_all_teachers() -> None:
     noise = dt.optimize_noise(teachers=5, teacher=TEACHER, target=TARGET)
     axes = plot_label_profile(noise, TEACHER, points=9)
@@ -88,8 +115,12 @@ def test_plurality_is_drawn_with_its_proof() -> None:
     assert list(line.get_xdata()) == [1, 2, 4]  # no four votes are three ahead; where two tie, either is right
     assert line.get_ydata() == pytest.approx([chances[lead][0] / chances[lead][1] for lead in (1, 2, 4)])
     plot_plurality(dt.PermuteAndFlip(epsilon=1.0), teachers=4, classes=3, axes=axes)
-    assert [one.get_text() for one in axes.get_legend().get_texts()] == ["m = 2", "PermuteAndFlip"]
-    assert axes.get_title() == ""
+    assert [one.get_text() for one in axes.get_legend().get_texts()] == [
+        "m = 2",
+        "PermuteAndFlip",
+        "band: worst to best votes with that lead",
+    ]
+    assert axes.get_title() == "How often the plurality is told"
     for mechanism, words in ((dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=0.5), "By coins alone"),
                              (dt.NoiseFreeMajority(teachers=3, classes=3), "only through the teachers")):  # fmt: skip
         assert words in plot_plurality(mechanism).get_title()
@@ -135,10 +166,37 @@ def test_ledger_over_time() -> None:
         ledger.answer(batch, lambda new: [0] * len(new))
     axes = plot_ledger(ledger, cost=lambda n: PrivacyGuarantee(epsilon=n / 10))
     rendered(axes)
-    assert list(axes.get_lines()[0].get_ydata()) == [0, 1, 3, 4]
+    assert list(axes.get_lines()[0].get_ydata()) == [0, 1, 3, 4, 4]
     right = axes.figure.axes[1]
-    assert list(right.get_lines()[0].get_ydata()) == pytest.approx([0, 0.1, 0.3, 0.4])
+    assert list(right.get_lines()[0].get_ydata()) == pytest.approx([0, 0.1, 0.3, 0.4, 0.4])
     assert "nats" in right.get_ylabel()
+
+
+def test_a_ledger_of_one_batch_is_priced_by_its_own_rule() -> None:
+    """What another rule says of the same labels may cross the budget; and one batch is no four years."""
+    budget = PrivacyGuarantee(epsilon=1.0, delta=1e-5)
+    ledger = dt.PrivacyLedger(budget=budget, cost=lambda n: PrivacyGuarantee(epsilon=n / 10, delta=1e-5))
+    ledger.answer([b"a", b"b"], lambda new: [0] * len(new))
+    axes = plot_ledger(ledger)
+    rendered(axes)
+    right = axes.figure.axes[1]
+    spent = ledger.spent()
+    assert spent is not None
+    assert ledger.spent(5) == PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+    assert list(right.get_lines()[0].get_ydata()) == [0, spent.epsilon, spent.epsilon]
+    assert axes.get_xlim()[1] - axes.get_xlim()[0] < 1 / 24  # days
+    unknown = dt.PrivacyLedger()
+    unknown.answer([b"a"], lambda new: [0])
+    assert len(plot_ledger(unknown).figure.axes) == 1
+
+
+def test_curves_that_coincide_are_both_seen() -> None:
+    plan = dt.plan(teachers=11, teacher=TEACHER, label_target=PrivacyGuarantee(epsilon=0.3, delta=3e-5))
+    lines = {line.get_label(): line for line in plot_frontier(plan, [0.35, 0.6]).get_lines()}
+    below, above = lines["noise-free, part of the 11"], lines["subsampling"]
+    assert below.get_ydata() == pytest.approx(above.get_ydata(), abs=1e-6)
+    assert below.get_linewidth() > above.get_linewidth() + 1
+    assert below.get_markersize() > above.get_markersize() + 1
 
 
 def test_axes_of_the_caller_are_used() -> None:
