@@ -551,6 +551,18 @@ def test_one_label_that_is_too_dear_is_called_so(trained: Path, capsys: pytest.C
     assert "one more label after 2 is too dear: (0.29" in said(capsys, *coins, status=1)
 
 
+@pytest.mark.parametrize("name", COINS)
+def test_what_is_spent_by_coins_is_what_label_says(
+    trained: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    told = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
+    spent = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))["spent"]
+    if name == "vote-private":  # whose table is not in the file
+        assert spent is None
+    else:
+        assert spent == {"epsilon": told["total"]["epsilon"], "delta": told["total"]["delta"]}
+
+
 def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, *GNMAX, "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50", "--batch-size", "20")
     text = said(capsys, "ledger", "labels.sqlite")
@@ -559,14 +571,20 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "Budget: (8, 1e-05)-DP." in text
     assert re.search(r"Noise: GNMax, .*sigma \d", text)
     assert "Started with: darrm label --mechanism gnmax --total-target 8,1e-5 --labels 50" in " ".join(text.split())
-    assert "Spent: the file does not tell" in text
+    spent, left = re.search(r"Spent: \(([\d.]+), 1e-05\)-DP, by.*Left: (\d+) labels", " ".join(text.split())).groups()
+    assert (0 < float(spent) < 8, 20 <= int(left) < 25) == (True, True)  # made for 50
     assert max(map(len, text.splitlines())) < 80
     told = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))
     assert told["labels"] == sum(day["labels"] for day in told["days"]) == 30
     assert told["options"]["labels"] == 50
     assert "answers" not in told
-    file = trained / "own.sqlite"
-    ledger = dt.PrivacyLedger(file)
+    again = json.loads(said(capsys, *GNMAX, "--json"))
+    assert told["spent"]["epsilon"] == again["total"]["epsilon"]
+    said(capsys, *LABEL, "--ledger", "theirs.sqlite")
+    text = said(capsys, "ledger", "theirs.sqlite")
+    assert "Budget: none, so there is no limit." in text
+    assert "Spent: the file does not tell" in text
+    ledger = dt.PrivacyLedger("own.sqlite")
     ledger.answer([b"a"], lambda new: [1])
     assert said(capsys, "ledger", "own.sqlite").startswith("1 label in 1 batch.\n")
     assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.sqlite", status=2)

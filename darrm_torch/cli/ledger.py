@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError
@@ -32,9 +34,12 @@ def _run(chosen: Any) -> int:
     from ..ledger import PrivacyLedger
 
     ledger = PrivacyLedger(existing("file", chosen.file))
+    identity = ledger.report()["identity"]
+    coins = _own_coins(identity)
+    if coins is not None:
+        ledger = PrivacyLedger(chosen.file, cost=coins)
     told, options = ledger.report(), _options(ledger)
-    days = Counter[str]()
-    batches = Counter[str]()
+    days, batches = Counter[str](), Counter[str]()
     for charge in json.loads(ledger.export_json())["charges"]:
         day = charge["time"][:10]
         days[day] += charge["labels"]
@@ -47,23 +52,47 @@ def _run(chosen: Any) -> int:
     for day in days:
         print(f"  {day} (UTC) {_counted(days[day], 'label'):>16} in {_counted(batches[day], 'batch', 'batches')}")
     print(f"Budget: {ledger.budget or 'none, so there is no limit'}.")
-    if told["identity"]:
-        mechanism = json.loads(told["identity"]["mechanism"])
+    if identity is not None:
+        mechanism = json.loads(identity["mechanism"])
         numbers = [f", {name} {shown(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)]
         print(fill(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
     if options:
         print(fill(f"Started with: darrm label {typed(options)}"))
-    spent = ledger.spent()
-    print(
-        f"Spent: {spent}."
-        if spent is not None
-        else fill(
-            "Spent: the file does not tell, for that depends on what the teachers promise. Ask for labels that are in "
-            "it again, with `darrm label`, the same models and this ledger: they are free, and the report says what "
-            "all cost."
+    if coins is not None:
+        print(fill(f"Spent: {ledger.spent()}, by the mechanism's own coins; less if the teachers' training counts."))
+        if ledger.budget is not None:
+            left = ledger.left(_MANY)
+            print(f"Left: {'over ' * (left == _MANY)}{_counted(left, 'label')}, by the coins alone.")
+    else:
+        words = (
+            "Spent: the file does not tell, for that depends on what the teachers promise. Ask with `darrm label`, the "
+            "same models and this ledger for labels that are in it: they are free, and the report says what all cost."
         )
-    )
+        print(fill(words))
     return 0
+
+
+def _own_coins(identity: dict[str, str] | None) -> Callable[[int], PrivacyGuarantee] | None:
+    """What so many labels cost by the coins of the mechanism alone, whatever the teachers are; None: not known."""
+    from .. import mechanisms
+
+    described = json.loads((identity or {}).get("mechanism", "{}"))
+    if described.get("kind") not in _COINS or not described["secure"]:
+        return None
+    kind, rules = getattr(mechanisms, described["kind"]), json.loads((identity or {})["rules"])
+    known = {**described["parameters"], "teachers": described["teachers"], "classes": described["classes"]}
+    mechanism = kind(**{field.name: known[field.name] for field in fields(kind) if field.name in known})
+
+    def cost(labels: int) -> PrivacyGuarantee:
+        proven: PrivacyGuarantee = mechanism.guarantee(labels=labels, delta=rules["delta"], overlap=rules["overlap"])
+        return proven
+
+    return cost
+
+
+# Of these the description is all that there is to know.
+_COINS = ("GNMax", "PermuteAndFlip", "ExponentialMechanism", "RandomizedPlurality")
+_MANY = 1_000_000
 
 
 def _counted(count: int, what: str, many: str = "") -> str:

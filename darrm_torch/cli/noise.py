@@ -79,7 +79,6 @@ def _run(chosen: Any) -> int:
 def report_noise(noise: NoiseFunction, chosen: Any) -> None:
     """What was proven of it, in words or as JSON."""
     from ..certificate import Certificate
-    from ..guarantees import shown
 
     proven = noise.certificate
     assert proven is not None
@@ -91,24 +90,12 @@ def report_noise(noise: NoiseFunction, chosen: Any) -> None:
             "loss": proven.loss,
             "worst_case": str(proven.worst_case),
         }
-        words = (
-            f"Proven: one label of {noise.teachers} teachers that are "
-            f"{' and '.join(map(str, proven.teacher))} is {proven.target}, if a record touches at most "
-            f"{proven.overlap} of them. Worst loss {shown(proven.loss, 6)}, margin {proven.margin:.2g}; worst case: "
-            f"{proven.worst_case}."
-        )
     else:
         plain |= {"kind": "self-bounding", "allowance": proven.allowance, "smallest": proven.smallest}
-        words = (
-            f"Proven: Q labels of {noise.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
-            f"m = {shown(proven.allowance)}, if a record touches at most {proven.overlap} of them."
-        )
-        if shown(proven.smallest) != shown(proven.allowance):
-            words += f" Proven with m = {shown(proven.smallest)} as well, the smallest for this noise."
     if chosen.json:
         print_json(plain)
     else:
-        print(fill(words))
+        print(fill(str(proven)))
 
 
 COMMAND = Command(
