@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import InvalidArgument, PrivacyViolation, check_integer, check_number
-from .guarantees import PrivacyGuarantee, check_guarantee
+from .guarantees import PrivacyGuarantee, check_guarantee, shown
 from .priors import FloatArray, vote_law
 from .regions import Region, Teacher, growth_at_least, teacher_guarantees
 from .worst_case import is_monotone, label_law, worst_losses
@@ -115,7 +115,7 @@ class WorstCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """One label of a noise function is private; what was checked, and what was found.
+    """One label of a noise function is private; what was checked, and what was found. ``str`` says it in words.
 
     Formal guarantee: for all independent teachers that keep ``teacher``, of which one record touches at most
     ``overlap``, the label is ``target``-DP. This holds for one label; labels of the same teachers do not compose (see
@@ -155,6 +155,13 @@ class Certificate:
         if not self.loss <= self.bound:
             raise PrivacyViolation(f"a certificate cannot say loss {self.loss!r} > bound {self.bound!r}")
 
+    def __str__(self) -> str:
+        return (
+            f"Proven: one label of {self.teachers} teachers that are {' and '.join(map(str, self.teacher))} is "
+            f"{self.target}, if a record touches at most {self.overlap} of them. Worst loss {shown(self.loss, 6)}, "
+            f"margin {self.margin:.2g}; worst case: {self.worst_case}."
+        )
+
     @property
     def bound(self) -> float:
         """What ``loss`` must not exceed: the target's delta."""
@@ -168,7 +175,7 @@ class Certificate:
 
 @dataclass(frozen=True, kw_only=True)
 class SelfBoundingCertificate:
-    """Any number of labels of a noise function is private; checked in exact rational arithmetic.
+    """Any number of labels of a noise function is private; checked in exact rational arithmetic. ``str`` says it.
 
     Formal guarantee: for all independent teachers, each (eps, Delta)-DP as a trained model, of which one record touches
     at most ``overlap``, Q labels, asked adaptively of the same teachers, are together (Q m eps, Q m Delta)-DP, m =
@@ -192,6 +199,15 @@ class SelfBoundingCertificate:
     def __post_init__(self) -> None:
         if not self.smallest <= self.allowance:
             raise PrivacyViolation(f"a certificate cannot say smallest {self.smallest!r} > {self.allowance!r}")
+
+    def __str__(self) -> str:
+        words = (
+            f"Proven: Q labels of {self.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
+            f"m = {shown(self.allowance)}, if a record touches at most {self.overlap} of them."
+        )
+        if shown(self.smallest) != shown(self.allowance):
+            words += f" Proven with m = {shown(self.smallest)} as well, the smallest for this noise."
+        return words
 
     @property
     def margin(self) -> float:

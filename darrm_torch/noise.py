@@ -47,8 +47,15 @@ class NoiseFunction:
         InvalidArgument: a gamma that is none.
         PrivacyViolation: a certificate that was issued for another gamma.
 
+    To keep one, write :meth:`to_json` to a file; :meth:`from_json` proves its certificate again.
+
     >>> NoiseFunction(gamma=[1, 0.5, 0.5, 1]).label_probability([0, 1, 2, 3]).tolist()
     [0.0, 0.25, 0.75, 1.0]
+    >>> noise = self_bounding_noise(teachers=3, allowance=1)
+    >>> NoiseFunction.from_json(noise.to_json()) == noise
+    True
+    >>> print(noise.certificate)
+    Proven: Q labels of 3 (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with m = 1, if a record ...
     """
 
     gamma: FloatArray
@@ -196,22 +203,29 @@ def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     With an even allowance a tie in the sample is a fair coin, which makes it the majority of one teacher less. It is
     m-self-bounding for m = (allowance + 1) // 2, exactly, also after rounding to multiples of 2^-53.
 
+    It comes without a certificate; :func:`darrm_torch.strongest_mechanism` makes the same with one.
+
     Raises:
         InvalidArgument: an allowance that is not an integer in [1, K].
 
     >>> subsampling_noise(teachers=3, allowance=1).gamma[2:].round(4).tolist()
     [0.3333, 1.0]
+    >>> from darrm_torch import strongest_mechanism
+    >>> proven = strongest_mechanism("subsampling", teachers=3, classes=2, allowance=1)
+    >>> proven.noise.gamma[2:].round(4).tolist(), proven.certificate.allowance
+    ([0.3333, 1.0], 1.0)
     """
     count = check_integer("teachers", teachers, low=1)
     sample = check_integer("allowance", allowance, low=1, high=count)
 
     def minority(majority: int) -> Fraction:
         # Samples with a majority of ones less those with a majority of zeros: the sampled tie cancels.
-        lead = sum(
-            math.comb(majority, ones) * math.comb(count - majority, sample - ones) * (1 if 2 * ones > sample else -1)
-            for ones in range(max(0, sample - count + majority), min(majority, sample) + 1)
-            if 2 * ones != sample
-        )
+        rest, lead = count - majority, 0
+        first = max(0, sample - rest)
+        ways = math.comb(majority, first) * math.comb(rest, sample - first)
+        for ones in range(first, min(majority, sample) + 1):
+            lead += ways * ((2 * ones > sample) - (2 * ones < sample))
+            ways = ways * (majority - ones) * (sample - ones) // ((ones + 1) * (rest - sample + ones + 1))
         return (1 - Fraction(lead, math.comb(count, sample))) / 2
 
     return NoiseFunction(gamma=_least_noise(count, Fraction((sample + 1) // 2), count, minority))
@@ -242,17 +256,21 @@ def constant_noise(
 ) -> NoiseFunction:
     """gamma_const: randomized response on the majority (the paper's Lemma A.1).
 
+    It comes without a certificate; :func:`certify` issues one, as below.
+
     Args:
         teachers: K.
         teacher: what each teacher promises.
         target: what one label should keep.
         composed: what the majority itself keeps, (tau eps, lambda); None composes K teachers simply, (K eps, K Delta).
 
-    >>> noise = constant_noise(
-    ...     teachers=11, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.3)
-    ... )
+    >>> teacher, target = PrivacyGuarantee(epsilon=0.1), PrivacyGuarantee(epsilon=0.3)
+    >>> noise = constant_noise(teachers=11, teacher=teacher, target=target)
     >>> round(float(noise.gamma[0]), 4)
     0.2975
+    >>> proof = certify(noise.gamma, teachers=11, teacher=teacher, target=target)
+    >>> print(replace(noise, certificate=proof).certificate)  # replace: of dataclasses
+    Proven: one label of 11 teachers that are (0.1, 0)-DP is (0.3, 0)-DP, if a record touches at most 11 of them. ...
     """
     count = check_integer("teachers", teachers, low=1)
     check_guarantee("teacher", teacher)

@@ -21,6 +21,7 @@ from darrm_torch import (
     label_profile,
     optimize_noise,
     self_bounding_allowance,
+    self_bounding_noise,
     subsampling_noise,
 )
 from darrm_torch.certificate import GRID, SelfBoundingCertificate, certify_scaled, on_grid
@@ -306,3 +307,16 @@ def test_the_grid() -> None:
     assert np.all(gamma * GRID == np.floor(gamma * GRID))
     assert 0 <= 1 / 3 - gamma[1] < 1 / GRID
     assert not gamma.flags.writeable
+
+
+def test_certificates_say_in_words_what_is_proven() -> None:
+    teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+    label = certify([0.9, 0.3, 0.3, 0.9], teachers=3, teacher=teacher, target=PrivacyGuarantee(epsilon=0.2, delta=1e-4))
+    words = str(label)
+    assert "one label of 3 teachers that are (0.1, 1e-05)-DP is (0.2, 0.0001)-DP" in words
+    assert "touches at most 3 of them" in words
+    assert str(label.worst_case) in words
+    noise = self_bounding_noise(teachers=11, allowance=3, overlap=2)
+    assert "with m = 3, if a record touches at most 2 of them" in str(noise.certificate)
+    assert str(noise.certificate).endswith("m = 2 as well, the smallest for this noise.")
+    assert "as well" not in str(self_bounding_noise(teachers=11, allowance=3).certificate)
