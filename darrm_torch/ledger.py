@@ -335,9 +335,10 @@ given out; 0 more labels fit
                 self._too_many = guess
             else:
                 assert self._cost is not None
+                left = self.left(new)
                 raise BudgetExceeded(
-                    f"{total} labels would cost {_total(self._cost, total)}, over the budget of {budget}. Nothing was "
-                    f"given out; {self.left(new)} more labels fit"
+                    f"{total} label{'s' * (total > 1)} would cost {_total(self._cost, total)}, over the budget of "
+                    f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
                 )
 
     @staticmethod

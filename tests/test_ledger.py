@@ -62,6 +62,13 @@ def test_the_same_question_has_the_same_answer_free_of_charge():
     assert ledger.count == 4
 
 
+def test_one_label_is_one_label():
+    with pytest.raises(BudgetExceeded, match=r"^1 label would cost \(2, 0\)-DP.*0 more labels fit$"):
+        PrivacyLedger(budget=ONE, cost=PrivacyGuarantee(epsilon=2.0)).answer(keys(1), forbidden)
+    with pytest.raises(BudgetExceeded, match=r"^2 labels would cost.*; 1 more label fits$"):
+        PrivacyLedger(budget=ONE, cost=ONE).answer(keys(1, 2), forbidden)
+
+
 def test_the_budget_is_checked_before_anything_is_drawn_and_sums_are_decimal():
     ledger = PrivacyLedger(budget=FOR_100, cost=ONE)
     assert ledger.left(1000) == 100
