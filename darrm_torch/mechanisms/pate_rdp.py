@@ -97,14 +97,14 @@ class DataDependentGuarantee:
     Attributes:
         epsilon: in nats.
         delta: of the labels.
-        order: the Renyi order that it was derived at.
+        order: the Renyi order that it was derived at; ``None``: what holds for all votes was no more.
         sensitive: true: ``epsilon`` itself betrays the votes and must not be published.
         failure: the chance that the noise of the release made ``epsilon`` too small; 0 where there is no noise.
     """
 
     epsilon: float
     delta: float
-    order: float
+    order: float | None
     sensitive: bool
     failure: float = 0.0
 
@@ -160,11 +160,15 @@ class DataDependentLoss:
         return np.asarray(each.sum(axis=0))
 
     def guarantee(self, *, delta: float) -> DataDependentGuarantee:
-        """The least epsilon at ``delta`` over many orders: sensitive."""
+        """The least epsilon at ``delta`` over many orders, or the mechanism's own for all votes: sensitive."""
         delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
         epsilons = (self.renyi(ORDERS) - math.log(delta) / (ORDERS - 1)) * (1 + 2.0**-40)
         best = int(np.argmin(epsilons))
-        return DataDependentGuarantee(epsilon=epsilons[best], delta=delta, order=ORDERS[best], sensitive=True)
+        epsilon, order = float(epsilons[best]), float(ORDERS[best])
+        always = self.mechanism.guarantee(labels=len(self.counts), delta=delta).epsilon
+        if always <= epsilon:
+            return DataDependentGuarantee(epsilon=always, delta=delta, order=None, sensitive=True)
+        return DataDependentGuarantee(epsilon=epsilon, delta=delta, order=order, sensitive=True)
 
     def sanitised(
         self, *, delta: float, order: float, share: float = 0.1, failure: float = 1e-6
@@ -174,13 +178,15 @@ class DataDependentLoss:
         The Renyi cost f of the labels at ``order`` is released as f + S s (Z + z), with Z standard normal, S a smooth
         upper bound of f's sensitivity, s a public factor and z the quantile of ``failure``, so that it is no less
         than f except with chance ``failure``; it is cut off at the worst case, which is public. To it are added what
-        its own release costs, :func:`smooth_release_renyi`, and log(1/delta) / (order - 1). ``epsilon`` is rounded up
-        to multiples of 2**-20 from many more digits: noise on a grid in proportion to S would betray S, and f, whatever
+        its own release costs, :func:`smooth_release_renyi`, and log(1/delta) / (order - 1). No more is told than what
+        the labels and the release cost on the worst votes, at the best order for them. ``epsilon`` is rounded up to
+        multiples of 2**-20 from many more digits: noise on a grid in proportion to S would betray S, and f, whatever
         its law. f and S themselves are computed in floating point, for which S is a little larger than it must be.
 
         Args:
             delta: of the labels.
-            order: chosen without looking at the votes.
+            order: chosen without looking at the votes: about 1 + sqrt(log(1/delta) / (c Q)) sigma / r if the labels
+                are expected to cost a part c of their worst case.
             share: what the release may cost, as a part of the worst case of all labels at this order.
             failure: chance that the figure is too small.
 
@@ -200,7 +206,13 @@ class DataDependentLoss:
         spread = votes.smooth_sensitivity(smoothness) * noise
         normal = _normal(mechanism._bits)
         released = min(worst, max(0.0, votes.loss() + spread * (normal + offset)))
-        epsilon = released + (cost - math.log(delta) / (order - 1))
+
+        def on_the_worst_votes(a: float) -> float:
+            paid = smooth_release_renyi(a, smoothness=smoothness, noise=noise, offset=offset)
+            return (worst / order * a + paid - math.log(delta) / (a - 1)) * (1 + 2.0**-40)
+
+        most = min(on_the_worst_votes(float(a)) for a in (order, *ORDERS) if _mixed(a, math.exp(-smoothness)) > 0)
+        epsilon = min(most, released + (cost - math.log(delta) / (order - 1)))
         return DataDependentGuarantee(
             epsilon=math.ceil(epsilon * 2**20 + 1) / 2**20, delta=delta, order=order, sensitive=False, failure=failure
         )
