@@ -10,6 +10,7 @@ import pty
 import re
 import resource
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -497,16 +498,26 @@ def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsy
 
 
 def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = (*GNMAX, "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50")
+    first = (*GNMAX[:-1], "permute-and-flip", "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50")
     said(capsys, *first)
     labels = np.load("y.npy")
     np.save("x.npy", np.concatenate([np.load("x.npy"), np.eye(4, dtype=np.float32)]))
     second = GNMAX[:-2]  # no noise, no target
     assert "34 labels" in said(capsys, *second)
     assert np.array_equal(np.load("y.npy")[:30], labels)
-    again = (*second, "--total-target", "8,0.00001", "--labels", "50", "--overlap", "1", "--mechanism", "gnmax")
+    again = (
+        *second,
+        "--total-target",
+        "8,0.00001",
+        "--labels",
+        "50",
+        "--overlap",
+        "1",
+        "--mechanism",
+        "permute-and-flip",
+    )
     assert "34 labels" in said(capsys, *again)  # the same, said otherwise
-    options = "--mechanism gnmax --total-target 8,1e-5 --labels 50 --overlap 1 --delta 0.0001"
+    options = "--mechanism permute-and-flip --total-target 8,1e-5 --labels 50 --overlap 1 --delta 0.0001"
     for option, value in (
         ("--labels", "51"), ("--total-target", "9,1e-5"), ("--overlap", "2"), ("--label-target", "1,1e-5"),
         ("--mechanism", "exponential"), ("--classes", "0 1"), ("--delta", "1e-6"),
@@ -589,7 +600,18 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert said(capsys, "ledger", "own.sqlite").startswith("1 label in 1 batch.\n")
     assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.sqlite", status=2)
     assert not Path("none.sqlite").exists()
-    assert "file: " in said(capsys, "ledger", "junk.pt", status=2)
+    Path("nothing").touch()
+    with contextlib.closing(sqlite3.connect("other.sqlite")) as other:
+        other.execute("CREATE TABLE mine (x)")
+    for name in ("junk.pt", "nothing", "other.sqlite", "empty"):
+        before = Path(name).read_bytes() if Path(name).is_file() else None
+        message = said(capsys, "ledger", name, status=2)
+        assert f"file must be a ledger, as `darrm label --ledger` makes it, got '{name}'" in message
+        assert before is None or Path(name).read_bytes() == before
+    broken = bytearray(Path("own.sqlite").read_bytes())
+    broken[4096:8192] = bytes(4096)
+    Path("broken.sqlite").write_bytes(broken)
+    assert "darrm: error: file: " in said(capsys, "ledger", "broken.sqlite", status=2)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
