@@ -97,6 +97,7 @@ class Plan(Question):
     ) -> tuple[tuple[str, float], ...]:
         """What an agreement costs: for each strategy the least epsilon, at the deltas of the targets, cheapest first.
 
+        Without noise as many teachers vote as the agreement needs, which may be fewer than all: the name says how many.
         Where there are targets for one label and for all, both epsilons are scaled together, and that for all is given.
 
         Args:
@@ -107,17 +108,17 @@ class Plan(Question):
             InvalidArgument: an agreement out of range.
         """
         wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
-        found: dict[str, float] = {}
+        found: dict[str, tuple[str, float]] = {}
         for name, build in families(self.classes).items():
             most = math.inf
             if name.endswith(TRAINING):  # of interest only where it is cheaper than no noise, and than coins alone
                 rivals = (f"noise-free {self.winner}", name.removesuffix(TRAINING))
-                most = min(found.get(rival, math.inf) for rival in rivals) * 0.999
+                most = min(found[rival][1] if rival in found else math.inf for rival in rivals) * 0.999
             cost = self._least_epsilon(build, wanted, most)
             each(name)
             if cost is not None:
                 found[name] = cost
-        return tuple(sorted(found.items(), key=lambda pair: pair[1]))
+        return tuple(sorted(found.values(), key=lambda pair: pair[1]))
 
     def teachers_needed(self, agreement: float, *, each: Callable[[], None] = lambda: None) -> TeachersNeeded:
         """What the teachers would have to be, all else as asked, for a strategy that rests on them to agree so often.
@@ -143,7 +144,7 @@ class Plan(Question):
 
                 def agreement(number: float, build: Family = build) -> float:
                     each()
-                    return _agreement(build(replace(self, teacher=profile(number))))
+                    return _agreement(_best(build(replace(self, teacher=profile(number)))))
 
                 # Each only where it needs less than those before.
                 less = _smallest(agreement, wanted, low, high, within) if high > low else None
@@ -276,13 +277,17 @@ class Plan(Question):
 
         return replace(self, label_target=scaled(self.label_target), total_target=scaled(self.total_target), rows=())
 
-    def _least_epsilon(self, build: Family, agreement: float, most: float) -> float | None:
-        epsilon = max(self.targets[-1].epsilon, 1e-3)
+    def _least_epsilon(self, build: Family, agreement: float, most: float) -> tuple[str, float] | None:
+        """The name of the strategy that reaches the agreement, and the epsilon."""
+        epsilon, names = max(self.targets[-1].epsilon, 1e-3), {}
 
         def reached(allowed: float) -> float:
-            return _agreement(build(self._scaled(allowed / self.targets[-1].epsilon)))
+            kept = _best(build(self._scaled(allowed / self.targets[-1].epsilon)))
+            names[allowed] = "" if kept is None else kept.name
+            return _agreement(kept)
 
-        return _smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
+        least = _smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
+        return None if least is None else (names[least], least)
 
 
 def plan(
@@ -387,9 +392,13 @@ def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
     return row.meets and round(row.agreement or 0.0, 3) > round(max(known), 3)
 
 
-def _agreement(rows: Sequence[Strategy]) -> float:
-    """The best of those that keep the targets; 0 where none does."""
-    return max((row.agreement or 0.0 for row in rows if row.meets), default=0.0)
+def _best(rows: Sequence[Strategy]) -> Strategy | None:
+    """The one that agrees most often of those that keep the targets."""
+    return max((row for row in rows if row.meets), key=_agreement, default=None)
+
+
+def _agreement(row: Strategy | None) -> float:
+    return 0.0 if row is None else row.agreement or 0.0
 
 
 def _smallest(value: Callable[[float], float], wanted: float, low: float, high: float, within: float) -> float | None:

@@ -166,6 +166,16 @@ def test_what_an_agreement_costs_is_the_least() -> None:
         assert row_of(answer.at(costs[name] * 0.98), name).agreement < 0.9
 
 
+def test_what_fewer_teachers_cost_is_not_said_of_all() -> None:
+    """Five of eleven agree to 0.907 and cost three teachers; all eleven cost six."""
+    teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+    answer = dt.plan(teachers=11, teacher=teacher, label_target=PrivacyGuarantee(epsilon=0.5, delta=1e-4))
+    costs = dict(answer.costs(0.9))
+    assert "noise-free majority" not in costs
+    assert row_of(answer.at(costs["noise-free, 5 of 11"]), "noise-free, 5 of 11").agreement >= 0.9
+    assert dict(answer.costs(1.0))["noise-free majority"] == pytest.approx(0.6, rel=0.003)
+
+
 @pytest.mark.slow
 def test_noise_and_steps_that_teachers_need() -> None:
     target = PrivacyGuarantee(epsilon=0.0852, delta=1e-4)
