@@ -93,7 +93,8 @@ class PrivacyProfile:
         >>> PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).compose(3).epsilon(0.0)
         1.5
         """
-        return cls(promises=(((guarantee, *more), 1),))
+        points = tuple(check_guarantee("guarantee", one) for one in (guarantee, *more))
+        return cls(promises=((points, 1),))
 
     @classmethod
     def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
@@ -131,7 +132,7 @@ class PrivacyProfile:
         >>> PrivacyProfile.weakest(unlike).guarantees()
         (PrivacyGuarantee(epsilon=0.3, delta=1e-05),)
         """
-        each = (cls.from_guarantee(one) if isinstance(one, PrivacyGuarantee) else one for one in profiles)
+        each = (one if isinstance(one, PrivacyProfile) else cls.from_guarantee(one) for one in profiles)
         together = list(dict.fromkeys(each))
         if not together:
             raise InvalidArgument("profiles", "one or more profiles", together)

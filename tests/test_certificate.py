@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -320,3 +322,11 @@ def test_certificates_say_in_words_what_is_proven() -> None:
     assert "with m = 3, if a record touches at most 2 of them" in str(noise.certificate)
     assert str(noise.certificate).endswith("m = 2 as well, the smallest for this noise.")
     assert "as well" not in str(self_bounding_noise(teachers=11, allowance=3).certificate)
+
+
+@pytest.mark.parametrize("name", ["teacher", "target"])
+def test_a_pair_of_numbers_is_no_guarantee(name: str) -> None:
+    wrong: Any = {"teacher": PrivacyGuarantee(epsilon=0.1), "target": PrivacyGuarantee(epsilon=0.1)} | {name: (8, 1e-5)}
+    for call in (optimize_noise, functools.partial(certify, [1.0] * 4)):
+        with pytest.raises(InvalidArgument, match=rf"{name} must .* Write PrivacyGuarantee\(epsilon=8, delta=1e-05\)"):
+            call(teachers=3, **wrong)

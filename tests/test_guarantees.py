@@ -7,7 +7,9 @@ import math
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -335,3 +337,18 @@ def test_a_curve_that_ends_a_unit_below_zero_is_read_as_zero(epsilon: float) -> 
     """Interpolation at e^epsilon, the end of the curve, rounds below zero for these."""
     twice = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon)).compose(2)
     assert twice.epsilon(1e-12) == pytest.approx(2 * epsilon, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "make", [PrivacyProfile.from_guarantee, lambda one: PrivacyProfile.weakest([PrivacyProfile.non_private(), one])]
+)
+def test_a_pair_of_numbers_is_no_guarantee(make: Callable[[Any], PrivacyProfile]) -> None:
+    with pytest.raises(InvalidArgument, match=r"Write PrivacyGuarantee\(epsilon=8, delta=1e-05\)"):
+        make((8, 1e-5))
+
+
+def test_the_weakest_of_guarantees_is_that_of_their_profiles() -> None:
+    several = [PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3, delta=0.0)]
+    together = PrivacyProfile.weakest(several)
+    assert together == PrivacyProfile.weakest(map(PrivacyProfile.from_guarantee, several))
+    assert together.guarantees() == (PrivacyGuarantee(epsilon=0.3, delta=1e-5),)
