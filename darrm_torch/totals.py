@@ -263,8 +263,8 @@ def _certified(
     return PrivacyRoute(
         name=name,
         epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
-        words=f"The noise was checked for a label that is {target}, against all teachers with these promises"
-        + (f"; {labels} labels of independent votes compose." if labels > 1 else "."),
+        words="The noise was checked against all teachers with these promises"
+        + (f": one label is {target}, and {labels} labels of independent votes compose." if labels > 1 else "."),
     )
 
 

@@ -116,7 +116,8 @@ class Mechanism(ABC):
 
     def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
         """By which argument :meth:`guarantee` holds for the same arguments, in a few words."""
-        return f"by the theorem of {type(self).__name__}"
+        theorem = f"by the theorem of {type(self).__name__}"
+        return theorem if labels == 1 else f"{theorem} for one label, and composition of {labels}"
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The smallest proven m for which the mechanism is m-self-bounding, ``math.inf`` if none is known.
