@@ -5,14 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
 from .parser import one_line, option_name
 
-__all__ = ["check_ending", "check_places", "existing", "read_tensor", "read_text", "saved", "teacher_files", "whole"]
+__all__ = [
+    "check_ending",
+    "check_places",
+    "existing",
+    "given_files",
+    "read_tensor",
+    "read_text",
+    "saved",
+    "teacher_files",
+    "whole",
+]
 
 # Options that name files, whatever the command: those that are read, and those that are written.
 _READ = (
@@ -37,6 +47,12 @@ def teacher_files(name: str, path: str) -> list[Path]:
         cure = f"Did you mean {folder / 'teachers'}?" if below else "It holds none."
         raise InvalidArgument(name, "a folder with teacher-*.pt files", path, cure)
     return files
+
+
+def given_files(name: str, paths: Sequence[str]) -> list[Path]:
+    """Files that were given, or those in one folder of teachers."""
+    files = [existing(name, path) for path in paths]
+    return teacher_files(name, paths[0]) if len(files) == 1 and files[0].is_dir() else files
 
 
 def _teachers_in(folder: Path) -> list[Path]:

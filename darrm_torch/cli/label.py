@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import check_ending, existing, read_tensor, saved, teacher_files
+from .files import check_ending, given_files, read_tensor, saved
 from .ledger import check_kept, keep, take_over, too_dear, with_budget
 from .networks import competing, load_model
 from .parser import Command, option_names, typed
@@ -77,7 +77,7 @@ def _add_arguments(parser: Any) -> None:
         "--accountants",
         nargs="+",
         metavar="FILE",
-        help="Opacus' checkpoints, one a model (default: the models' files, or none where coins protect)",
+        help="Opacus' checkpoints, one a model, or a folder (default: the models' files, or none where coins protect)",
     )
     teachers.add_argument("--delta", type=float, help="of one teacher (default: 1e-5)")
     add_accept(teachers)
@@ -148,17 +148,15 @@ def _run(chosen: Any) -> int:
     inputs = read_tensor("--inputs", chosen.inputs)
     if chosen.total_target and chosen.labels is None:
         chosen.labels = len(inputs)
-    if len(chosen.models) == 1 and Path(chosen.models[0]).is_dir():
-        chosen.models = teacher_files("--models", chosen.models[0])
-    with progress(len(chosen.models), "models") as bar:
-        models = []
-        for path in chosen.models:
-            models.append(load_model(existing("--models", path), chosen.build))
+    files, models = given_files("--models", chosen.models), []
+    with progress(len(files), "models") as bar:
+        for file in files:
+            models.append(load_model(file, chosen.build))
             bar.update()
     classes = competing(models[0], inputs, chosen.classes)
     # First with a ledger in memory: what is refused leaves no new file behind.
     with search_progress() as each:
-        ensemble = _ensemble(chosen, models, classes, strength, PrivacyLedger(":memory:", budget), each)
+        ensemble = _ensemble(chosen, files, models, classes, strength, PrivacyLedger(":memory:", budget), each)
 
     def spending_from(ledger: PrivacyLedger) -> Any:
         return PrivateMajorityEnsemble(
@@ -247,6 +245,7 @@ _STRONG = ("allowance", "sigma", "epsilon")
 
 def _ensemble(
     chosen: Any,
+    files: list[Path],
     models: list[Any],
     classes: int,
     strength: dict[str, Any],
@@ -263,13 +262,13 @@ def _ensemble(
     kind = chosen.mechanism
     accountants: list[Path] | None = None
     if chosen.accountants is not None:
-        accountants = [existing("--accountants", path) for path in chosen.accountants]
+        accountants = given_files("--accountants", chosen.accountants)
         if len(accountants) != len(models):
             raise InvalidArgument("--accountants", f"one for each of {len(models)} models", len(accountants))
     elif kind in _WITH_TEACHERS:
         if chosen.build is None:
             raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
-        accountants = [Path(path) for path in chosen.models]
+        accountants = files
     where = "--models" if chosen.accountants is None else "--accountants"
     if kind in ("darrm", "darrm-point"):
         assert accountants is not None

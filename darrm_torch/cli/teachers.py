@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from .files import existing, teacher_files
+from .files import given_files
 from .parser import Command
 from .promises import add_accept, naming
 from .showing import fill, print_json, progress
@@ -24,9 +24,7 @@ def _run(chosen: Any) -> int:
     from ..guarantees import shown
     from ..opacus import read_teachers
 
-    paths = [existing("sources", source) for source in chosen.sources]
-    if len(paths) == 1 and paths[0].is_dir():
-        paths = teacher_files("sources", chosen.sources[0])
+    paths = given_files("sources", chosen.sources)
     with naming("sources"), progress(None, "accountants"):
         profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
     if chosen.json:
