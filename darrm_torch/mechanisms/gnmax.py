@@ -179,7 +179,7 @@ class GNMax(GaussianCounts):
             raise InvalidArgument(
                 "method",
                 '"analytic" or "rdp"',
-                f"{method!r} with teachers={teachers}, classes={classes}, overlap={overlap}",
+                f"{method} with teachers={teachers}, classes={classes}, overlap={overlap}",
                 f"The label's own bound needs overlap 1 and few teachers and classes: {_MOST_HISTOGRAMS} histograms of "
                 "votes at most",
             )
