@@ -26,6 +26,7 @@ from .worst_case import Losses, label_law, worst_losses
 __all__ = ["optimize_noise"]
 
 _TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification takes the rest
+_LEAST_BUDGET = 1e-14  # of delta and of e^epsilon / 2: HiGHS takes no coefficients above 1e15
 _CUTS = 64  # constraints added at once
 _SAMPLES, _SEED = 3000, 20240  # of votes, where the expected error has no closed form
 
@@ -160,6 +161,8 @@ class _Problem:
             found = self._violated(half)
             if not len(found.losses):  # nothing violated that the program does not know: the rest is its tolerance
                 return half, lp.bound()
+            if self.budget < _LEAST_BUDGET:  # then no gamma but the coin, or nearly, would do
+                return np.zeros_like(half), lp.bound()
             each(float(found.losses.max()) - self.target.delta)
             lp.add_rows(self._rows(found), np.ones(len(found.losses)))
 

@@ -284,6 +284,17 @@ def test_edges(
         assert np.array_equal(upper_half(noise), gamma)
 
 
+@pytest.mark.parametrize("target", [(0.0, 1e-20), (0.0, 5e-324), (1e-15, 1e-30), (0.0, 2e-14)], ids=str)
+def test_a_budget_too_small_for_the_solver_leaves_the_coin(target: tuple[float, float]) -> None:
+    """The votes could move 1e-14 of its chances; as they are they keep it where the teachers are as private."""
+    label = PrivacyGuarantee(epsilon=target[0], delta=target[1])
+    found = optimize_noise(teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-5), target=label)
+    assert found.gamma.max() < 1e-12
+    assert found.certificate is not None
+    private = PrivacyGuarantee(epsilon=target[0] / 10, delta=target[1] / 10)
+    assert optimize_noise(teachers=5, teacher=private, target=label).gamma.max() > 0.99
+
+
 def test_less_than_one_teachers_budget() -> None:
     # r = 1, m < 1: a linear recursion in the odds; below the teacher's own epsilon noise is needed, and little.
     noise = optimize_noise(teachers=11, teacher=guarantee(0.1), target=guarantee(0.05), overlap=1)
