@@ -244,7 +244,10 @@ given out; 0 more labels fit
         }
 
     def export_json(self) -> str:
-        """The whole ledger as JSON: the report, every charge, and every label with its key in hexadecimal."""
+        """The whole ledger as JSON: the report, every charge, and every label with its key in hexadecimal.
+
+        Like the file it is to be kept where the teachers are: what it is bound to has a digest of their weights.
+        """
         with self._reading() as database:
             charges = database.execute("SELECT number, labels, time FROM charges ORDER BY number").fetchall()
             labels = database.execute("SELECT key, label, charge FROM labels ORDER BY charge, key").fetchall()
@@ -360,19 +363,16 @@ given out; 0 more labels fit
                 self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
             )
             try:
+                self._tables()  # before anything is written: what is another program's stays as it is
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
                 # At every commit into the file itself: who copies that alone, without its -wal, must lose no charge.
                 self._database.execute("PRAGMA wal_autocheckpoint=1")
                 self._database.execute("BEGIN IMMEDIATE")
-                (application,) = self._database.execute("PRAGMA application_id").fetchone()
-                (tables,) = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-                if not tables:
+                if not self._tables():
                     for statement in _SCHEMA.strip().split("\n"):
                         self._database.execute(statement)
                     self._database.execute(f"PRAGMA application_id={_APPLICATION}")
-                elif application != _APPLICATION:
-                    raise LedgerError(f"{self.path} is a database, but no ledger")
                 ((health,),) = self._database.execute("PRAGMA quick_check(1)").fetchall()
                 (answers,) = self._database.execute("SELECT COUNT(*) FROM labels").fetchone()
                 (charged,) = self._database.execute("SELECT COALESCE(SUM(labels), 0) FROM charges").fetchone()
@@ -385,6 +385,14 @@ given out; 0 more labels fit
                 self._database.close()  # which rolls back
                 self._process = -1
                 raise
+
+    def _tables(self) -> int:
+        """How many there are, which is none in a new ledger."""
+        (tables,) = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()  # read after: set with them
+        if tables and application != _APPLICATION:
+            raise LedgerError(f"{self.path} is a database, but no ledger")
+        return int(tables)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
