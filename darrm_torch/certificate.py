@@ -344,10 +344,11 @@ def label_profile(gamma: npt.ArrayLike, *, teachers: int, teacher: Teacher, over
 
     Returns:
         A function of epsilon (nats, >= 0): the smallest delta for which one label is (epsilon, delta)-DP, rounded up.
+        Its method ``epsilon`` is the other way round.
 
     >>> profile = label_profile([0.9, 0.3, 0.3, 0.9], teachers=3, teacher=PrivacyGuarantee(epsilon=0.1))
-    >>> round(profile(0.0), 4), profile(0.1)
-    (0.045, 0.0)
+    >>> round(profile(0.0), 4), profile(0.1), round(profile.epsilon(0.0), 4)
+    (0.045, 0.0, 0.09)
     """
     return LabelProfile(
         gamma=on_grid(gamma, teachers),
@@ -371,6 +372,31 @@ class LabelProfile:
             return 0.0
         found = _examine(self.gamma, region=self.region, overlap=self.overlap, target=target)
         return 0.0 if isinstance(found, Certificate) else min(found[0], 1.0)
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon for which one label is (epsilon, ``delta``)-DP, to one part in a million, rounded up.
+
+        ``math.inf`` where there is none up to 500 nats.
+        """
+        delta = check_number("delta", delta, low=0.0, high=1.0)
+
+        def keeps(epsilon: float) -> bool:
+            target = PrivacyGuarantee(epsilon=epsilon, delta=delta)
+            return isinstance(
+                _examine(self.gamma, region=self.region, overlap=self.overlap, target=target), Certificate
+            )
+
+        low, high = 0.0, 2.0**-20
+        if keeps(low):
+            return low
+        while not keeps(high):
+            low, high = high, 2 * high
+            if low > 500:
+                return math.inf
+        while high - low > 1e-6 * high:
+            middle = (low + high) / 2
+            low, high = (low, middle) if keeps(middle) else (middle, high)
+        return high
 
 
 def self_bounding_allowance(gamma: npt.ArrayLike, *, teachers: int, overlap: int | None = None) -> float:

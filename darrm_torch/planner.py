@@ -25,7 +25,7 @@ from .strategies import TRAINING, Family, Question, Strategy, families, resting_
 __all__ = ["Plan", "TeachersNeeded", "plan"]
 
 _WIDTH = 79
-_MOST_TEACHERS = 5_000  # a thousand take half a minute, and more than nine times as long for three times as many
+_MOST_TEACHERS = 5_000  # a thousand take ten seconds, and more than nine times as long for three times as many
 _POOR = 0.1  # above the agreement of a label drawn at random
 
 

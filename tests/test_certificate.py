@@ -330,3 +330,23 @@ def test_a_pair_of_numbers_is_no_guarantee(name: str) -> None:
     for call in (optimize_noise, functools.partial(certify, [1.0] * 4)):
         with pytest.raises(InvalidArgument, match=rf"{name} must .* Write PrivacyGuarantee\(epsilon=8, delta=1e-05\)"):
             call(teachers=3, **wrong)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3, 0.04, 0.2, 1.0])
+@pytest.mark.parametrize("gamma", [[0.9, 0.3, 0.3, 0.9], [1.0] * 4, [0.0] * 4])
+def test_epsilon_is_the_inverse_of_the_profile(gamma: list[float], delta: float) -> None:
+    profile = label_profile(gamma, teachers=3, teacher=PrivacyGuarantee(epsilon=0.4, delta=1e-4))
+    epsilon = profile.epsilon(delta)
+    if epsilon == math.inf:
+        assert delta < profile(500.0)
+        return
+    assert profile(epsilon) <= delta
+    assert epsilon == 0.0 or profile(epsilon * (1 - 2e-6)) > delta
+
+
+def test_epsilon_of_a_label_that_is_not_private() -> None:
+    profile = label_profile([1, 1], teachers=1, teacher=PrivacyGuarantee(epsilon=math.inf))
+    assert profile.epsilon(0.5) == math.inf
+    assert profile.epsilon(1.0) == 0.0
+    with pytest.raises(InvalidArgument, match="delta must be"):
+        profile.epsilon(math.nan)
