@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -364,7 +365,7 @@ given out; 0 more labels fit
             )
             try:
                 self._tables()  # before anything is written: what is another program's stays as it is
-                self._database.execute("PRAGMA journal_mode=WAL")
+                self._write_ahead()
                 self._database.execute("PRAGMA synchronous=FULL")
                 # At every commit into the file itself: who copies that alone, without its -wal, must lose no charge.
                 self._database.execute("PRAGMA wal_autocheckpoint=1")
@@ -385,6 +386,18 @@ given out; 0 more labels fit
                 self._database.close()  # which rolls back
                 self._process = -1
                 raise
+
+    def _write_ahead(self) -> None:
+        """Readers and a writer at once. SQLite does not wait by itself while others that start switch to it, too."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def _tables(self) -> int:
         """How many there are, which is none in a new ledger."""

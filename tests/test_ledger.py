@@ -406,8 +406,10 @@ def test_what_is_no_ledger_is_refused(tmp_path):
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE things (a)")
     database.close()
+    before = file.read_bytes()
     with pytest.raises(LedgerError, match="no ledger"):
         PrivacyLedger(file)
+    assert file.read_bytes() == before  # not even its way of keeping a journal
     (tmp_path / "text").write_text("not a database, but long enough to look at" * 50)
     with pytest.raises(LedgerError):
         PrivacyLedger(tmp_path / "text")
