@@ -480,17 +480,10 @@ def test_what_a_plan_recommends_is_what_its_options_make(
 def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ("--label-target", "0.1"),  # the optimal majority
-        (
-            "--teacher",
-            "1,1e-6",
-            "--classes",
-            "5",
-            "--labels",
-            "20",
-            "--total-target",
-            "3,1e-4",
-        ),  # three of eleven, without noise
+        # Three of eleven, without noise.
+        ("--teacher", "1,1e-6", "--classes", "5", "--labels", "20", "--total-target", "3,1e-4"),
         ("--classes", "3", "--overlap", "1", "--labels", "9", "--label-target", "1", "--total-target", "5,1e-5"),
+        ("--classes", "3", "--overlap", "1", "--label-target", "1", "--prior", "plurality:0.6"),  # of another table
     ):
         told = json.loads(said(capsys, "plan", "--teachers", "11", *arguments, "--json"))
         assert told["recommendation"] is not None

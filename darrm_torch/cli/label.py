@@ -99,9 +99,19 @@ _STRATEGIES = {
 }
 
 
+_FOR_A_PRIOR = ("darrm", "darrm-point", "self-bounding", "vote-private")  # made here for that of `plan`, unasked
+    "darrm",
+    "darrm-point",
+    "self-bounding",
+    "vote-private",
+)  # made for it: here, for that of a plan unasked
+
+
 def options_for(answer: Plan) -> str | None:
     """The options of this command that make what a plan recommends; None: it makes no such labels."""
     from ..guarantees import PrivacyGuarantee
+    from ..plurality import VAGUE_VOTES
+    from ..priors import IndependentVotes
     from ..strategies import TRAINING
 
     if answer.best is None or answer.best.mechanism is None:
@@ -110,6 +120,8 @@ def options_for(answer: Plan) -> str | None:
     kind = _STRATEGIES.get(name.removesuffix(TRAINING), name.removesuffix(TRAINING))
     options: dict[str, Any] = {"mechanism": kind, "label_target": answer.label_target}
     if kind not in STRENGTHS or (kind == "subsampling" and answer.classes > 2):
+        return None
+    if kind in _FOR_A_PRIOR and answer.prior != (VAGUE_VOTES if answer.classes > 2 else IndependentVotes()):
         return None
     if "total_target" not in STRENGTHS[kind]:
         options |= {"label_target": answer.one_label if STRENGTHS[kind] else None, "budget": answer.total_target}
