@@ -100,11 +100,6 @@ _STRATEGIES = {
 
 
 _FOR_A_PRIOR = ("darrm", "darrm-point", "self-bounding", "vote-private")  # made here for that of `plan`, unasked
-    "darrm",
-    "darrm-point",
-    "self-bounding",
-    "vote-private",
-)  # made for it: here, for that of a plan unasked
 
 
 def options_for(answer: Plan) -> str | None:
