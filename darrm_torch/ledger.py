@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from .errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
-from .guarantees import PrivacyGuarantee
+from .guarantees import PrivacyGuarantee, check_guarantee
 
 __all__ = ["Cost", "PrivacyLedger"]
 
@@ -87,8 +87,8 @@ given out; 0 more labels fit
         cost: Cost | None = None,
         timeout: float = 60.0,
     ) -> None:
-        if not (budget is None or isinstance(budget, PrivacyGuarantee)):
-            raise InvalidArgument("budget", "a PrivacyGuarantee or None", budget)
+        if budget is not None:
+            check_guarantee("budget", budget, expected="a PrivacyGuarantee or None")
         self.path = os.fspath(path)
         if self.path != ":memory:":
             self.path = os.path.abspath(self.path)  # another process may work in another folder

@@ -12,7 +12,7 @@ from scipy import stats
 
 from ..certificate import Certificate, WorstCase
 from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
-from ..guarantees import PrivacyGuarantee
+from ..guarantees import PrivacyGuarantee, check_guarantee
 from .base import MOST_VOTES, Mechanism
 from .sampling import Floats, Integers
 
@@ -81,8 +81,8 @@ def audit(
     """
     if not isinstance(mechanism, Mechanism):
         raise InvalidArgument("mechanism", "a Mechanism", mechanism)
-    if claim is not None and not isinstance(claim, PrivacyGuarantee):
-        raise InvalidArgument("claim", "a PrivacyGuarantee", claim)
+    if claim is not None:
+        check_guarantee("claim", claim)
     samples = check_integer("samples", samples, low=1, high=10**8)
     seed = None if seed is None else check_integer("seed", seed, low=0)
     confidence = check_number("confidence", confidence, low=0.0, high=1.0, low_open=True, high_open=True)
