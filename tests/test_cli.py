@@ -925,12 +925,10 @@ def test_ctrl_c_from_a_terminal(folder: Path) -> None:
 
 
 def on_a_terminal(*command: str) -> tuple[str, str]:
-    """What it prints, and what a terminal of 80 columns shows besides."""
+    """What Python prints, and what a terminal of 80 columns shows besides."""
     terminal, stderr = pty.openpty()
     fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    told = subprocess.run(
-        [sys.executable, "-m", "darrm_torch", *command], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True
-    )
+    told = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
     os.write(stderr, b"\n")  # so that there is something to read
     shown = os.read(terminal, 1 << 16).decode()
     os.close(stderr)
@@ -942,7 +940,7 @@ def on_a_terminal(*command: str) -> tuple[str, str]:
 def test_a_long_search_has_a_bar_on_a_terminal_only(folder: Path) -> None:
     """501 teachers take about 35 rounds and more than the second after which the bar comes."""
     command = ["noise", "--teachers", "501", "--teacher", "0.075,1e-4", "--target", "0.1,1e-4", "--out", "n.json"]
-    out, shown = on_a_terminal(*command)
+    out, shown = on_a_terminal("-m", "darrm_torch", *command)
     assert re.search(r"noise 00:0\d, delta over by \d\.\de-\d\d", shown)
     piped = darrm(*command)
     assert piped.stdout == out
@@ -951,12 +949,14 @@ def test_a_long_search_has_a_bar_on_a_terminal_only(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_time_is_shown_also_while_nothing_moves(folder: Path) -> None:
-    """The proof of a free shape takes seconds in one piece, after the search and when it is read."""
-    arguments = ("--teachers", "46", "--shape", "free", "--teacher", "0.1,1e-5", "--target", "0.3,1e-4")
-    _, shown = on_a_terminal("noise", *arguments, "--out", "n.json")
-    assert {"noise 00:01", "noise 00:02"} <= set(re.findall(r"noise 00:\d\d", shown))
-    _, shown = on_a_terminal("verify", "n.json")
-    assert "proof 00:01" in shown
+    """A long proof is one piece, and so are a batch of slow models and the best strategy of many teachers."""
+    code = "import time; from darrm_torch.cli.showing import progress\nwith progress({}, 'proof'): time.sleep({})"
+    _, shown = on_a_terminal("-c", code.format(None, 3.5))
+    assert {"proof 00:01", "proof 00:02"} <= set(re.findall(r"proof 00:\d\d", shown))
+    _, shown = on_a_terminal("-c", code.format(9, 3.5))
+    assert "| 0/9 [00:02" in shown
+    _, shown = on_a_terminal("-c", code.format(None, 0.5))
+    assert "proof" not in shown
 
 
 @pytest.mark.slow
