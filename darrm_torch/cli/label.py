@@ -227,9 +227,14 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
 
 def _tell(ensemble: Any, agreement: float, classes: int) -> None:
     """Which noise it is, and what that makes of the votes; before it is paid for."""
+    from ..guarantees import shown
+
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
-    words = [described["kind"], *(f"{name} {strength[name]:.4g}" for name in _STRONG if strength.get(name) is not None)]
+    words = [
+        described["kind"],
+        *(f"{name} {shown(strength[name])}" for name in _STRONG if strength.get(name) is not None),
+    ]
     if getattr(proof, "target", None) is not None:
         words.append(f"{proof.target} a label")
     share = math.floor(agreement * 100) / 100  # what is less than 1 is not shown as 1
