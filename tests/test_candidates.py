@@ -62,9 +62,10 @@ NAMES = {
             "noise-free plurality",
         ),
         ({"label_target": PrivacyGuarantee(epsilon=6.0)}, "randomized response"),
-        (
+        pytest.param(
             {"overlap": 1, "teachers": 51, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)},
             "permute-and-flip",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

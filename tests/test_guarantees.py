@@ -97,7 +97,14 @@ def test_full_batches_are_the_gaussian_mechanism(sigma, steps):
         assert gaussian_delta(profile.epsilon(delta), mu) <= delta
 
 
-@pytest.mark.parametrize(("sigma", "rate"), [(12.0, 1 / 35), (1.0, 0.1), (0.6, 0.5)])
+@pytest.mark.parametrize(
+    ("sigma", "rate"),
+    [
+        pytest.param(12.0, 1 / 35, marks=pytest.mark.slow),
+        (1.0, 0.1),
+        pytest.param(0.6, 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_one_and_two_sampled_steps_cover_both_directions(sigma, rate):
     one, two = (PrivacyProfile.from_dp_sgd([(sigma, rate, steps)]) for steps in (1, 2))
     scale = two.epsilon(1e-4)

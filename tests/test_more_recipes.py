@@ -40,6 +40,7 @@ def test_own_models_to_a_student_in_ten_lines(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_lightning_teachers_go_on_where_they_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     teachers = recipe("05_lightning_teachers")
     steps = {}

@@ -172,6 +172,7 @@ def test_mistakes_are_one_line_and_status_2(wrong: str, tmp_path: Path, capsys: 
     refused(demo.main, arguments, named, tmp_path / "run", capsys)
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file")
@@ -248,6 +249,7 @@ def test_your_own_models_prints_its_report(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_all_ten_classes_offline() -> None:
     task = data.load_all_classes("mnist-5000", limit=60)
     assert (task.source, task.classes) == ("mnist-5000", "ten classes")

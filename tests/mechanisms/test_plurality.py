@@ -77,7 +77,7 @@ def test_two_classes_are_the_closed_form(teachers: int, allowance: float) -> Non
     [
         (10, 11, 0.7, (0.69, 0.87, 0.94, 0.98)),
         (10, 11, 0.5, (0.50, 0.67, 0.78, 0.88)),
-        (3, 51, 0.7, (0.69, 0.85, 0.92, 0.98)),
+        pytest.param(3, 51, 0.7, (0.69, 0.85, 0.92, 0.98), marks=pytest.mark.slow),
     ],
 )
 def test_accuracy(classes: int, teachers: int, accuracy: float, least: tuple[float, ...]) -> None:
