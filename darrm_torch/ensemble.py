@@ -422,7 +422,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 "readings": readings,
                 "assumptions": list(label.assumptions),
             }
-        numbers = [f"{name} {n:.6g}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
+        numbers = [f"{name} {shown(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
         strength = f" ({', '.join(numbers)})" if numbers else ""
         about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
         paragraphs = [

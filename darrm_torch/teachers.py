@@ -34,7 +34,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm.auto import tqdm
 
 from .errors import InvalidArgument, check_integer, check_number
-from .opacus import unwrapped
+from .opacus import unwrapped, weights_digest
 from .workers import prepare_workers
 
 __all__ = ["TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"]
@@ -313,11 +313,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int64]]) -> str:
-    digest = hashlib.sha256()
-    for part in (inputs.numpy(), labels.numpy(), *shards):
-        digest.update(f"{part.dtype} {part.shape}\n".encode())
-        digest.update(np.ascontiguousarray(part).data)
-    return digest.hexdigest()
+    cut = {f"shard {number}": torch.as_tensor(shard) for number, shard in enumerate(shards)}
+    return weights_digest({"inputs": inputs, "labels": labels, **cut})
 
 
 def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:
