@@ -18,7 +18,7 @@ from typing import Any
 from .errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee
 
-__all__ = ["Cost", "PrivacyLedger"]
+__all__ = ["Cost", "PrivacyLedger", "is_ledger"]
 
 Cost = PrivacyGuarantee | Callable[[int], PrivacyGuarantee]
 
@@ -44,6 +44,16 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_ledger(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is one, by a look alone: SQLite would make one of an empty file."""
+    try:
+        with open(path, "rb") as stream:
+            header = stream.read(72)
+    except OSError:  # a folder, or not to be read
+        return False
+    return header.startswith(b"SQLite format 3\0") and header[68:] == _APPLICATION.to_bytes(4, "big")
 
 
 class PrivacyLedger:

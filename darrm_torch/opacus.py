@@ -556,8 +556,8 @@ def _are_in(state: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
     kept = set()
     for value in file.values():
         if isinstance(value, torch.Tensor):
-            kept |= {weights_digest({"": value.to(one)}) for one in precisions if value.is_floating_point()}
-            kept.add(weights_digest({"": value}))
+            versions = [value.to(one) for one in precisions] if value.is_floating_point() else [value]
+            kept |= {weights_digest({"": version}) for version in versions}
     return all(weights_digest({"": value}) in kept for value in tensors)
 
 

@@ -412,9 +412,8 @@ def _smallest(value: Callable[[float], float], wanted: float, low: float, high: 
     def excess(log: float) -> float:
         if log not in known:
             more = value(math.exp(log)) - wanted + 1e-12
-            known[log] = (
-                more if more < 0 else max(more, 1e-4)
-            )  # Brent's method ends where it is zero, also on a plateau
+            # Brent's method ends where it is zero, also on a plateau.
+            known[log] = more if more < 0 else max(more, 1e-4)
         return known[log]
 
     lower, bottom, step = math.log(high), math.log(low), math.log(2)

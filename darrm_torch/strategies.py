@@ -531,9 +531,8 @@ def _agreement(asked: Question, mechanism: Mechanism, voters: int) -> tuple[floa
     if isinstance(prior, tuple):
         return expected_agreement(mechanism, teachers=teachers, classes=asked.classes, prior=prior)
     law = prior.law(teachers)
-    most = np.arange(
-        teachers // 2 + 1, teachers + 1
-    )  # votes of the majority, whichever it is: classes are treated alike
+    # Votes of the majority, whichever it is: classes are treated alike.
+    most = np.arange(teachers // 2 + 1, teachers + 1)
     chances = law[most] + law[teachers - most]
     most, chances = most[chances > 1e-20], chances[chances > 1e-20]
     if voters == teachers:

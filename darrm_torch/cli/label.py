@@ -212,7 +212,10 @@ _TRIED = 10_000  # made-up votes, for an agreement to about a hundredth
 
 
 def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
-    """About how often a label is what most teachers say: tried on votes made up by the default prior of `plan`."""
+    """About how often a label is what most teachers say: tried on votes made up by the default prior of `plan`.
+
+    Not `expected_agreement`: the exact law takes up to a minute where the noise is wide, which is when to warn.
+    """
     import numpy as np
 
     from ..plurality import VAGUE_VOTES, PluralityVotes

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError
@@ -32,9 +31,11 @@ def _add_arguments(parser: Any) -> None:
 
 def _run(chosen: Any) -> int:
     from ..guarantees import shown
-    from ..ledger import PrivacyLedger
+    from ..ledger import PrivacyLedger, is_ledger
 
-    _check_ledger(existing("file", chosen.file))
+    file = existing("file", chosen.file)
+    if not is_ledger(file):
+        raise InvalidArgument("file", "a ledger, as `darrm label --ledger` makes it", str(file))
     ledger = PrivacyLedger(chosen.file)
     identity = ledger.report()["identity"]
     coins = _own_coins(identity)
@@ -72,17 +73,6 @@ def _run(chosen: Any) -> int:
         )
         print(fill(words))
     return 0
-
-
-def _check_ledger(file: Path) -> None:
-    """That it is one, by a look alone: SQLite would make one of an empty file, and write into other databases."""
-    try:
-        with file.open("rb") as stream:
-            header = stream.read(72)
-    except OSError:  # a folder, or not to be read
-        header = b""
-    if not header.startswith(b"SQLite format 3\0") or header[68:] != b"DaRR":  # PrivacyLedger's application id
-        raise InvalidArgument("file", "a ledger, as `darrm label --ledger` makes it", str(file))
 
 
 def _own_coins(identity: dict[str, str] | None) -> Callable[[int], PrivacyGuarantee] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_number
 from .files import teacher_files
+from .parser import option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
             "--teacher", "given once", "several ways", "Choose --teacher, or the settings of DP-SGD, or a folder."
         )
     if given and len(given) < 3:
-        missing = ", ".join("--" + name.replace("_", "-") for name, value in run.items() if value is None)
+        missing = option_names([name for name, value in run.items() if value is None])
         raise InvalidArgument("the settings of DP-SGD", "all three", f"no {missing}", "Give these as well.")
     if given:
         check_number("--noise-multiplier", run["noise_multiplier"], low=0.01)  # with less, dp-accounting takes hours

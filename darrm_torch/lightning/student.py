@@ -85,10 +85,11 @@ class StudentModule(L.LightningModule):
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
         """Labels ``(B,)`` from ``least`` to C - 1."""
-        if len(labels) and not (least <= int(labels.min()) and int(labels.max()) < self.classes):
-            got = f"{int(labels.min())} to {int(labels.max())}"
-            cure = "StudentModule(..., classes=...) is to be the number of classes, counted from 0."
-            raise InvalidArgument("labels", f"from {least} to {self.classes - 1}", got, cure)
+        if len(labels):
+            first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
+            if first < least or last >= self.classes:
+                cure = "StudentModule(..., classes=...) is to be the number of classes, counted from 0."
+                raise InvalidArgument("labels", f"from {least} to {self.classes - 1}", f"{first} to {last}", cure)
         return labels
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -137,10 +137,8 @@ def _telling_counts(
     if (coins is None or coins.epsilon > claim.epsilon) and math.isfinite(
         mechanism.self_bounding_allowance(teachers=known, overlap=near)
     ):
-        cure = (
-            "Its coins promise less, so the claim rests on the teachers: give what they may vote on two neighbouring "
-        )
-        raise InvalidArgument("worst_case", "given", None, cure + "datasets, such as certify(...).worst_case")
+        cure = "Its coins promise less, so the claim rests on the teachers: give what they may vote on two neighbouring"
+        raise InvalidArgument("worst_case", "given", None, f"{cure} datasets, such as certify(...).worst_case")
     ones = np.arange(known + 1)
     counts = np.zeros((known + 1, mechanism.classes or 2), dtype=np.int64)
     counts[:, 0], counts[:, 1] = known - ones, ones

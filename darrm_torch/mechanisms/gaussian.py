@@ -7,6 +7,7 @@ Cor. 3.3).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -47,6 +48,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return min(1.0, float(delta) * (1 + 2.0**-50) + 5e-324)
 
 
+@functools.lru_cache(maxsize=256)
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon of a Gaussian mechanism at ``delta``, rounded up by at most 2**-44 of it."""
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
