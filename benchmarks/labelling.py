@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import darrm_torch as dt
-from darrm_torch.stacking import LARGEST_BATCH, StackedNetworks
+from darrm_torch.teachers.stacking import LARGEST_BATCH, StackedNetworks
 from recipes.models import PaperCNN
 
 from .measuring import Record, seconds

@@ -12,8 +12,8 @@ import numpy as np
 from scipy import optimize
 
 from darrm_torch import IndependentVotes, PrivacyGuarantee, subsampling_noise
-from darrm_torch.priors import majority_lead, vote_law
-from darrm_torch.regions import Region
+from darrm_torch.noise.priors import majority_lead, vote_law
+from darrm_torch.noise.regions import Region
 
 POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)  # the paper's simulations
 PURE = PrivacyGuarantee(epsilon=0.1)

@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from darrm_torch.workers import start_workers_early
+from darrm_torch.teachers.workers import start_workers_early
 
 from .measuring import Record
 
@@ -53,7 +53,7 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
     import opacus  # noqa: F401
     import torch
 
-    from darrm_torch.teachers import TrainingSettings, contiguous_shards, train_teacher, train_teachers
+    from darrm_torch.teachers.training import TrainingSettings, contiguous_shards, train_teacher, train_teachers
     from recipes.models import PaperCNN
 
     generator = torch.Generator().manual_seed(0)

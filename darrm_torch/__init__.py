@@ -11,21 +11,21 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
-    "composition": ("general_composition", "optimal_composition", "simple_composition"),
-    "totals": ("PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"),
-    "candidates": (
+    "privacy.guarantees": ("PrivacyGuarantee", "PrivacyProfile"),
+    "privacy.composition": ("general_composition", "optimal_composition", "simple_composition"),
+    "privacy.totals": ("PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"),
+    "planning.candidates": (
         "PluralityCandidate",
         "expected_accuracy",
         "expected_agreement",
         "plurality_candidates",
         "strongest_mechanism",
     ),
-    "strategies": ("Strategy",),
-    "planner": ("Plan", "TeachersNeeded", "plan"),
-    "ledger": ("PrivacyLedger",),
-    "opacus": ("PrivacyReading", "check_independent", "read_privacy", "read_teachers"),
-    "certificate": (
+    "planning.strategies": ("Strategy",),
+    "planning.planner": ("Plan", "TeachersNeeded", "plan"),
+    "labels.ledger": ("PrivacyLedger",),
+    "teachers.reading": ("PrivacyReading", "check_independent", "read_privacy", "read_teachers"),
+    "noise.certificate": (
         "Certificate",
         "SelfBoundingCertificate",
         "WorstCase",
@@ -33,19 +33,18 @@ _HOME = {
         "label_profile",
         "self_bounding_allowance",
     ),
-    "noise": (
+    "noise.function": (
         "NoiseFunction",
         "constant_noise",
         "double_subsampling_noise",
         "self_bounding_noise",
         "subsampling_noise",
     ),
-    "priors": ("BetaVotes", "IndependentVotes", "SharedVotes"),
-    "program": ("optimize_noise",),
-    "store": ("fetch_noise",),
-    "plurality": ("PluralityVotes",),
+    "noise.priors": ("BetaVotes", "IndependentVotes", "SharedVotes"),
+    "noise.program": ("optimize_noise",),
+    "noise.store": ("fetch_noise",),
+    "noise.tables": ("PluralityVotes",),
     "mechanisms": (
-        "Audit",
         "ConfidentGNMax",
         "DaRRM",
         "DataDependentGuarantee",
@@ -59,12 +58,12 @@ _HOME = {
         "RandomizedPlurality",
         "SelfBoundingPlurality",
         "VotePrivatePlurality",
-        "audit",
     ),
-    "ensemble": ("PrivateMajorityEnsemble",),
-    "distributed": ("DistributedEnsemble",),
+    "auditing": ("Audit", "audit"),
+    "labels.ensemble": ("PrivateMajorityEnsemble",),
+    "labels.distributed": ("DistributedEnsemble",),
     "plots": ("plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"),
-    "teachers": ("TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"),
+    "teachers.training": ("TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"),
     "errors": (
         "BudgetExceeded",
         "DarrmError",

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from .certificate import Certificate, SelfBoundingCertificate, check_overlap, label_profile
 from .errors import InvalidArgument, check_integer
-from .guarantees import PrivacyGuarantee, PrivacyProfile, shown
-from .ledger import PrivacyLedger
+from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
-from .noise import NoiseFunction
-from .planner import Plan
-from .plurality import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
-from .strategies import TRAINING
-from .totals import total_privacy
+from .noise.certificate import Certificate, SelfBoundingCertificate, check_overlap, label_profile
+from .noise.function import NoiseFunction
+from .noise.tables import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
+from .planning.planner import Plan
+from .planning.strategies import TRAINING
+from .privacy.guarantees import PrivacyGuarantee, PrivacyProfile, shown
+from .privacy.totals import total_privacy
 
 __all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from darrm_torch.workers import start_workers_early
+from darrm_torch.teachers.workers import start_workers_early
 
 # Only light imports here: every training process imports this module again.
 
@@ -104,7 +104,7 @@ def status_of(run: Callable[[argparse.Namespace], None], chosen: argparse.Namesp
 def run(chosen: argparse.Namespace) -> None:
     """The recipe, step by step."""
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers import TrainingSettings
+    from darrm_torch.teachers.training import TrainingSettings
 
     from . import experiment, report
     from .data import load_task

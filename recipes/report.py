@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from darrm_torch.guarantees import shown
+from darrm_torch.privacy.guarantees import shown
 
 from .data import Task
 from .experiment import DRAWS, write_whole

@@ -18,9 +18,9 @@ from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
-    from ..ledger import PrivacyLedger
+    from ..labels.ledger import PrivacyLedger
     from ..mechanisms import Mechanism
-    from ..planner import Plan
+    from ..planning.planner import Plan
 
 __all__ = ["COMMAND", "STRENGTHS", "options_for"]
 
@@ -104,10 +104,10 @@ _FOR_A_PRIOR = ("darrm", "darrm-point", "self-bounding", "vote-private")  # made
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that make what a plan recommends; None: it makes no such labels."""
-    from ..guarantees import PrivacyGuarantee
-    from ..plurality import VAGUE_VOTES
-    from ..priors import IndependentVotes
-    from ..strategies import TRAINING
+    from ..noise.priors import IndependentVotes
+    from ..noise.tables import VAGUE_VOTES
+    from ..planning.strategies import TRAINING
+    from ..privacy.guarantees import PrivacyGuarantee
 
     if answer.best is None or answer.best.mechanism is None:
         return None
@@ -136,8 +136,8 @@ def options_for(answer: Plan) -> str | None:
 def _run(chosen: Any) -> int:
     import torch
 
-    from ..ensemble import PrivateMajorityEnsemble
-    from ..ledger import PrivacyLedger
+    from ..labels.ensemble import PrivateMajorityEnsemble
+    from ..labels.ledger import PrivacyLedger
 
     check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
     check_integer("--batch-size", chosen.batch_size, low=1)
@@ -218,7 +218,7 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
     """
     import numpy as np
 
-    from ..plurality import VAGUE_VOTES, PluralityVotes
+    from ..noise.tables import VAGUE_VOTES, PluralityVotes
 
     prior = VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),)
     rng, told = np.random.default_rng(0), []
@@ -230,7 +230,7 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
 
 def _tell(ensemble: Any, agreement: float, classes: int) -> None:
     """Which noise it is, and what that makes of the votes; before it is paid for."""
-    from ..guarantees import shown
+    from ..privacy.guarantees import shown
 
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
@@ -268,11 +268,11 @@ def _ensemble(
     each: Callable[[float], None],
 ) -> Any:
     """The teachers and the noise that were asked for."""
-    from ..candidates import strongest_mechanism
-    from ..ensemble import PrivateMajorityEnsemble
-    from ..guarantees import PrivacyProfile
+    from ..labels.ensemble import PrivateMajorityEnsemble
     from ..mechanisms import NoiseFreeMajority
-    from ..opacus import read_teachers
+    from ..planning.candidates import strongest_mechanism
+    from ..privacy.guarantees import PrivacyProfile
+    from ..teachers.reading import read_teachers
 
     kind = chosen.mechanism
     accountants: list[Path] | None = None

@@ -15,8 +15,8 @@ from .showing import fill, print_json
 from .values import read_guarantee
 
 if TYPE_CHECKING:
-    from ..guarantees import PrivacyGuarantee
-    from ..ledger import PrivacyLedger
+    from ..labels.ledger import PrivacyLedger
+    from ..privacy.guarantees import PrivacyGuarantee
 
 __all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_dear", "with_budget"]
 
@@ -30,8 +30,8 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..guarantees import shown
-    from ..ledger import PrivacyLedger, is_ledger
+    from ..labels.ledger import PrivacyLedger, is_ledger
+    from ..privacy.guarantees import shown
 
     file = existing("file", chosen.file)
     if not is_ledger(file):
@@ -134,7 +134,7 @@ def _value(name: str, value: Any) -> Any:
 
 def with_budget(ledger: PrivacyLedger, budget: PrivacyGuarantee | None, option: str) -> PrivacyLedger:
     """The ledger with the budget that ``option`` gave: its own, or its first."""
-    from ..ledger import PrivacyLedger
+    from ..labels.ledger import PrivacyLedger
 
     if budget is not None and ledger.budget is None and not ledger.count:
         return PrivacyLedger(ledger.path, budget)

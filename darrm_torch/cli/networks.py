@@ -20,7 +20,7 @@ def load_model(path: Path, build: str | None) -> Any:
     """A network: TorchScript, or what ``build`` makes with the weights of a file."""
     import torch
 
-    from ..teachers import load_checkpoint
+    from ..teachers.training import load_checkpoint
 
     if build is None:
         try:
@@ -67,7 +67,7 @@ def build_network(name: str, place: str) -> Any:
 
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
     """How many classes can be voted for, by what one teacher says of one input."""
-    from ..ensemble import PrivateMajorityEnsemble
+    from ..labels.ensemble import PrivateMajorityEnsemble
     from ..mechanisms import NoiseFreeMajority
 
     alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes)

@@ -12,7 +12,7 @@ from .showing import check_figure, fill, print_json, save_figure, search_progres
 from .values import guarantee, read_guarantee, read_prior
 
 if TYPE_CHECKING:
-    from ..noise import NoiseFunction
+    from ..noise.function import NoiseFunction
 
 __all__ = ["COMMAND", "report_noise"]
 
@@ -30,8 +30,8 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..noise import self_bounding_noise
-    from ..program import optimize_noise
+    from ..noise.function import self_bounding_noise
+    from ..noise.program import optimize_noise
 
     if (chosen.target is None) == (chosen.allowance is None):
         raise InvalidArgument(
@@ -78,7 +78,7 @@ def _run(chosen: Any) -> int:
 
 def report_noise(noise: NoiseFunction, chosen: Any) -> None:
     """What was proven of it, in words or as JSON."""
-    from ..certificate import Certificate
+    from ..noise.certificate import Certificate
 
     proven = noise.certificate
     assert proven is not None

@@ -37,11 +37,11 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..certificate import check_overlap
-    from ..guarantees import shown
-    from ..planner import plan
-    from ..plurality import PluralityVotes
-    from ..strategies import families
+    from ..noise.certificate import check_overlap
+    from ..noise.tables import PluralityVotes
+    from ..planning.planner import plan
+    from ..planning.strategies import families
+    from ..privacy.guarantees import shown
 
     if chosen.label_target is None and chosen.total_target is None:
         raise UsageError("no target: give --label-target EPS,DELTA or --total-target EPS,DELTA")

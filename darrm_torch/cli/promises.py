@@ -12,7 +12,7 @@ from .parser import option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
-    from ..guarantees import PrivacyGuarantee, PrivacyProfile
+    from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile
 
 __all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
 
@@ -40,7 +40,7 @@ def add_accept(parser: Any) -> None:
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
     """What the teachers promise, however it was said; None: nothing was."""
-    from ..guarantees import PrivacyProfile
+    from ..privacy.guarantees import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
     given = [value for value in run.values() if value is not None]
@@ -59,7 +59,7 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
         return read_guarantee(chosen.teacher)
     if getattr(chosen, "teachers_folder", None) is None:
         return None
-    from ..opacus import read_teachers
+    from ..teachers.reading import read_teachers
 
     with naming("--teachers-folder"):
         return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))

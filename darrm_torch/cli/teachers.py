@@ -21,8 +21,8 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..guarantees import shown
-    from ..opacus import read_teachers
+    from ..privacy.guarantees import shown
+    from ..teachers.reading import read_teachers
 
     paths = given_files("sources", chosen.sources)
     with naming("sources"), progress(None, "accountants"):

@@ -19,7 +19,7 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..noise import NoiseFunction
+    from ..noise.function import NoiseFunction
 
     text = read_text("file", chosen.file)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 
 from ..errors import InvalidArgument, UnprovenPrivacy
-from ..opacus import draws_poisson
+from ..teachers.reading import draws_poisson
 
 __all__ = ["AccountantCheckpoint"]
 

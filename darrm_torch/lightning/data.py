@@ -11,8 +11,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from ..ensemble import PrivateMajorityEnsemble
 from ..errors import InvalidArgument, check_integer
+from ..labels.ensemble import PrivateMajorityEnsemble
 
 __all__ = ["PrivateLabelDataModule"]
 

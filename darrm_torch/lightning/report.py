@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning as L
 
-from ..ensemble import PrivateMajorityEnsemble
+from ..labels.ensemble import PrivateMajorityEnsemble
 
 __all__ = ["PrivacyReport"]
 

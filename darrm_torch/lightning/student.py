@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from ..candidates import label_chances
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms import Mechanism
-from ..plurality import PluralityVotes
-from ..priors import Prior
+from ..noise.priors import Prior
+from ..noise.tables import PluralityVotes
+from ..planning.candidates import label_chances
 from .consistency import Consistency
 
 __all__ = ["StudentModule", "label_transition"]

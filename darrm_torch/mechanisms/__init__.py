@@ -1,6 +1,5 @@
 """Mechanisms: counts of votes in, private labels out, under one small protocol (:class:`Mechanism`)."""
 
-from .auditing import Audit, audit
 from .base import Mechanism
 from .confident import ConfidentGNMax
 from .darrm import DaRRM
@@ -12,7 +11,6 @@ from .plurality import SelfBoundingPlurality, VotePrivatePlurality
 from .selection import ExponentialMechanism, PermuteAndFlip, RandomizedPlurality
 
 __all__ = [
-    "Audit",
     "ConfidentGNMax",
     "DaRRM",
     "DataDependentGuarantee",
@@ -26,5 +24,4 @@ __all__ = [
     "RandomizedPlurality",
     "SelfBoundingPlurality",
     "VotePrivatePlurality",
-    "audit",
 ]

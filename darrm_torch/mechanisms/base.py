@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgument, check_integer, check_number
-from ..guarantees import PrivacyGuarantee
+from ..privacy.guarantees import PrivacyGuarantee
 from .sampling import Floats, Integers, RandomBits
 
 __all__ = ["Mechanism"]

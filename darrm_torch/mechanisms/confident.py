@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import check_number
-from ..guarantees import PrivacyGuarantee
+from ..privacy.guarantees import PrivacyGuarantee
 from .gnmax import LARGEST_SIGMA, SMALLEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
 from .sampling import Floats, Integers
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from ..certificate import GRID, self_bounding_allowance
-from ..composition import simple_composition
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
-from ..guarantees import PrivacyGuarantee
-from ..noise import NoiseFunction
+from ..noise.certificate import GRID, self_bounding_allowance
+from ..noise.function import NoiseFunction
+from ..privacy.composition import simple_composition
+from ..privacy.guarantees import PrivacyGuarantee
 from .base import Mechanism, check_request
 from .gaussian import pure_composition
 from .sampling import Floats, Integers

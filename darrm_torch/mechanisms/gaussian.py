@@ -11,8 +11,8 @@ import functools
 import math
 from collections.abc import Callable
 
-from ..composition import optimal_composition, simple_composition
-from ..guarantees import PrivacyGuarantee
+from ..privacy.composition import optimal_composition, simple_composition
+from ..privacy.guarantees import PrivacyGuarantee
 from .sampling import arithmetic
 
 __all__ = [

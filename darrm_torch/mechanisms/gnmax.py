@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..certificate import check_target
 from ..errors import InvalidArgument, check_integer, check_number
-from ..guarantees import PrivacyGuarantee
-from ..plurality import standings, votes_within
+from ..noise.certificate import check_target
+from ..noise.tables import standings, votes_within
+from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_LABELS, MOST_VOTES, NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
 from .sampling import Floats, GaussianTail, Integers, Magnitudes, RandomBits, fair_argmax

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ..certificate import check_target
 from ..errors import InvalidArgument
-from ..guarantees import PrivacyGuarantee
+from ..noise.certificate import check_target
+from ..privacy.guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
 from .gaussian import pure_composition
 from .gnmax import noisy_argmax, noisy_argmax_law

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..certificate import self_bounding_allowance
 from ..errors import InvalidArgument, check_integer
-from ..guarantees import PrivacyGuarantee
+from ..noise.certificate import self_bounding_allowance
+from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
 from .sampling import Floats, Integers, fair_argmax
 

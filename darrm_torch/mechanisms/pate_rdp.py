@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import special
 
 from ..errors import InvalidArgument, check_number
-from ..guarantees import shown
+from ..privacy.guarantees import shown
 from .gnmax import GNMax, grid_step
 from .sampling import Floats, Integers, RandomBits, arithmetic
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ..certificate import check_overlap
 from ..errors import InvalidArgument, check_integer, check_number
-from ..guarantees import PrivacyGuarantee
-from ..plurality import (
+from ..noise.certificate import check_overlap
+from ..noise.tables import (
     VAGUE_VOTES,
     PluralityPrior,
     Standings,
@@ -25,6 +24,7 @@ from ..plurality import (
     vote_private_table,
     votes_within,
 )
+from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
 from .gaussian import composition, pure_composition
 from .sampling import Floats, Integers, RandomBits, fair_argmax

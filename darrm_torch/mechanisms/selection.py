@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..certificate import GRID
 from ..errors import check_integer
-from ..guarantees import PrivacyGuarantee
+from ..noise.certificate import GRID
+from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, NoisyCounts, check_request
 from .gaussian import pure_composition
 from .laplace import ratio_at_least

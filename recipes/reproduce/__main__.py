@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from darrm_torch.workers import start_workers_early
+from darrm_torch.teachers.workers import start_workers_early
 
 # Only light imports here: every training process imports this module again.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import darrm_torch as dt
-from darrm_torch.guarantees import shown
+from darrm_torch.privacy.guarantees import shown
 
 from . import published
 from .gaussian import TITLES, label_target

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import darrm_torch as dt
-from darrm_torch.guarantees import shown
+from darrm_torch.privacy.guarantees import shown
 
 from . import published
 from .drawing import grid

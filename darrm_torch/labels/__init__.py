@@ -1,0 +1,1 @@
+"""Votes in, private labels out, everything charged."""

@@ -1,0 +1,1 @@
+"""The optimal probability of reporting the majority."""

@@ -1,0 +1,354 @@
+"""Noise functions: how often the majority is told at each count of votes, and the classical choices.
+
+h(l) = sign(2 l - K) gamma(l),      Pr[label 1 | l votes for 1] = (1 + h(l)) / 2
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from .certificate import (
+    GRID,
+    Certificate,
+    SelfBoundingCertificate,
+    certify,
+    certify_self_bounding,
+    check_overlap,
+    check_target,
+    gamma_digest,
+    on_grid,
+)
+from .priors import FloatArray, IndependentVotes, Prior, check_prior, majority_lead, vote_law
+from .worst_case import label_law
+
+__all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoiseFunction:
+    """How often the majority of K teachers is told; otherwise a fair coin is.
+
+    Attributes:
+        gamma: float64 ``(K + 1,)``, read-only, symmetric, multiples of 2^-53 in [0, 1] (rounded down on construction),
+            so that every label probability is a multiple of 2^-54. At a tie the label is always a fair coin.
+        certificate: what has been proven about exactly this gamma, or None: nothing.
+
+    Raises:
+        InvalidArgument: a gamma that is none.
+        PrivacyViolation: a certificate that was issued for another gamma.
+
+    To keep one, write :meth:`to_json` to a file; :meth:`from_json` proves its certificate again.
+
+    >>> NoiseFunction(gamma=[1, 0.5, 0.5, 1]).label_probability([0, 1, 2, 3]).tolist()
+    [0.0, 0.25, 0.75, 1.0]
+    >>> noise = self_bounding_noise(teachers=3, allowance=1)
+    >>> NoiseFunction.from_json(noise.to_json()) == noise
+    True
+    >>> print(noise.certificate)
+    Proven: Q labels of 3 (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with m = 1, if a record ...
+    """
+
+    gamma: FloatArray
+    certificate: Certificate | SelfBoundingCertificate | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", on_grid(self.gamma))
+        if self.certificate is not None and self.certificate.digest != gamma_digest(self.gamma):
+            raise PrivacyViolation("the certificate was issued for another noise function; certify this one")
+
+    @property
+    def teachers(self) -> int:
+        """K."""
+        return len(self.gamma) - 1
+
+    @property
+    def target(self) -> PrivacyGuarantee | None:
+        """What one label is proven to keep; None without a :class:`Certificate`."""
+        return self.certificate.target if isinstance(self.certificate, Certificate) else None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NoiseFunction):
+            return NotImplemented
+        return np.array_equal(self.gamma, other.gamma) and self.certificate == other.certificate
+
+    def __hash__(self) -> int:
+        return hash(gamma_digest(self.gamma))
+
+    def label_probability(self, counts: npt.ArrayLike) -> FloatArray:
+        """Pr[label 1] for each number of votes for 1: float64 of the shape of ``counts``.
+
+        Raises:
+            InvalidArgument: counts that are not integers in [0, K].
+        """
+        votes = np.asarray(counts)
+        if votes.dtype.kind not in "iu" or np.any((votes < 0) | (votes > self.teachers)):
+            raise InvalidArgument("counts", f"integers in [0, {self.teachers}]", counts)
+        return np.asarray(label_law(self.gamma)[votes])
+
+    def error(self, vote_probabilities: npt.ArrayLike) -> Any:
+        """How far the label's law is from the noise-free majority's, ``|Pr[label 1] - Pr[majority 1]|``, exact.
+
+        The paper's error ``E(DaRRM) = |1/2 sum_{l > K/2} (alpha_l - alpha_{K-l}) (1 - gamma(l))|``.
+
+        Args:
+            vote_probabilities: ``(..., K)``, each teacher's chance of voting 1.
+
+        Returns:
+            ``(...)`` float64.
+        """
+        chances = np.asarray(vote_probabilities, dtype=np.float64)
+        if chances.ndim < 1 or chances.shape[-1] != self.teachers or not np.all((chances >= 0) & (chances <= 1)):
+            raise InvalidArgument("vote_probabilities", f"(..., {self.teachers}) numbers in [0, 1]", vote_probabilities)
+        return np.abs(majority_lead(vote_law(chances)) @ self._withheld) / 2
+
+    @property
+    def _withheld(self) -> FloatArray:
+        """1 - gamma(l) for l > K/2."""
+        return 1.0 - self.gamma[self.teachers // 2 + 1 :]
+
+    def expected_error(self, prior: Prior, *, samples: int = 100_000, seed: int = 0) -> tuple[float, float]:
+        """The error averaged over a prior, and its standard error.
+
+        Exact (standard error 0) where the sign of the error is known: a shared probability, or independent ones on one
+        side of 1/2. Else the mean over ``samples`` seeded draws.
+        """
+        weights = check_prior(prior).lead_weights(self.teachers)
+        if weights is not None:
+            return float(weights @ self._withheld) / 2, 0.0
+        assert isinstance(prior, IndependentVotes)
+        rng = np.random.default_rng([seed, check_integer("samples", samples, low=2)])
+        block = max(1, (1 << 22) // (self.teachers + 1))
+        sizes = [min(block, samples - start) for start in range(0, samples, block)]
+        errors = np.concatenate([self.error(prior.sample(self.teachers, size, rng)) for size in sizes])
+        return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(samples))
+
+    def to_json(self) -> str:
+        """As text that :meth:`from_json` reads back bit for bit."""
+        return json.dumps({"gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
+
+    @classmethod
+    def from_json(cls, text: str) -> NoiseFunction:
+        """Reads :meth:`to_json`. A certificate is not believed but proven again.
+
+        Raises:
+            InvalidArgument: text that is no noise function.
+            PrivacyViolation: a certificate that this gamma does not deserve.
+        """
+        try:
+            plain = json.loads(text)
+            noise, claim = cls(gamma=plain["gamma"]), plain["certificate"]
+            return noise if claim is None else replace(noise, certificate=_CHECKS[claim["kind"]](noise.gamma, claim))
+        except DarrmError:
+            raise
+        except (ValueError, TypeError, KeyError):
+            raise InvalidArgument("text", "a noise function written by to_json", text[:80]) from None
+
+
+def _to_plain(certificate: Certificate | SelfBoundingCertificate | None) -> dict[str, Any] | None:
+    """What it takes to prove a certificate again."""
+    if certificate is None:
+        return None
+    common = {"overlap": certificate.overlap, "optimality_gap": certificate.optimality_gap}
+    if isinstance(certificate, SelfBoundingCertificate):
+        return {"kind": "self-bounding", "allowance": certificate.allowance, **common}
+    return {
+        "kind": "label",
+        "teacher": [[point.epsilon, point.delta] for point in certificate.teacher],
+        "target": [certificate.target.epsilon, certificate.target.delta],
+        "rigorous": certificate.rigorous,
+        **common,
+    }
+
+
+def _recertify_label(gamma: FloatArray, claim: dict[str, Any]) -> Certificate:
+    epsilon, delta = claim["target"]
+    certificate = certify(
+        gamma,
+        teachers=len(gamma) - 1,
+        teacher=tuple(PrivacyGuarantee(epsilon=e, delta=d) for e, d in claim["teacher"]),
+        target=PrivacyGuarantee(epsilon=epsilon, delta=delta),
+        overlap=claim["overlap"],
+        rigorous=claim["rigorous"],
+    )
+    return replace(certificate, optimality_gap=claim["optimality_gap"])
+
+
+def _recertify_self_bounding(gamma: FloatArray, claim: dict[str, Any]) -> SelfBoundingCertificate:
+    overlap = check_overlap(claim["overlap"], len(gamma) - 1)
+    certificate = certify_self_bounding(gamma, overlap=overlap, allowance=check_number("allowance", claim["allowance"]))
+    if certificate is None:
+        raise PrivacyViolation(f"gamma is not {claim['allowance']}-self-bounding for overlap {overlap}")
+    return replace(certificate, optimality_gap=claim["optimality_gap"])
+
+
+_CHECKS: dict[str, Callable[[FloatArray, dict[str, Any]], Certificate | SelfBoundingCertificate]] = {
+    "label": _recertify_label,
+    "self-bounding": _recertify_self_bounding,
+}
+
+
+def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
+    """gamma_Sub: the majority of ``allowance`` teachers drawn without replacement (the paper's Lemma 3.1).
+
+    With an even allowance a tie in the sample is a fair coin, which makes it the majority of one teacher less. It is
+    m-self-bounding for m = (allowance + 1) // 2, exactly, also after rounding to multiples of 2^-53.
+
+    It comes without a certificate; :func:`darrm_torch.strongest_mechanism` makes the same with one.
+
+    Raises:
+        InvalidArgument: an allowance that is not an integer in [1, K].
+
+    >>> subsampling_noise(teachers=3, allowance=1).gamma[2:].round(4).tolist()
+    [0.3333, 1.0]
+    >>> from darrm_torch import strongest_mechanism
+    >>> proven = strongest_mechanism("subsampling", teachers=3, classes=2, allowance=1)
+    >>> proven.noise.gamma[2:].round(4).tolist(), proven.certificate.allowance
+    ([0.3333, 1.0], 1.0)
+    """
+    count = check_integer("teachers", teachers, low=1)
+    sample = check_integer("allowance", allowance, low=1, high=count)
+
+    def minority(majority: int) -> Fraction:
+        # Samples with a majority of ones less those with a majority of zeros: the sampled tie cancels.
+        rest, lead = count - majority, 0
+        first = max(0, sample - rest)
+        ways = math.comb(majority, first) * math.comb(rest, sample - first)
+        for ones in range(first, min(majority, sample) + 1):
+            lead += ways * ((2 * ones > sample) - (2 * ones < sample))
+            ways = ways * (majority - ones) * (sample - ones) // ((ones + 1) * (rest - sample + ones + 1))
+        return (1 - Fraction(lead, math.comb(count, sample))) / 2
+
+    return NoiseFunction(gamma=_least_noise(count, Fraction((sample + 1) // 2), count, minority))
+
+
+def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
+    """gamma_DSub: the majority of ``2 allowance - 1`` teachers (the paper's Theorem 4.1), or of all.
+
+    It is ``allowance``-self-bounding: the same guarantee as subsampling ``allowance`` teachers, at twice the sample.
+
+    Raises:
+        InvalidArgument: an allowance that is not an integer in [1, K].
+
+    >>> double_subsampling_noise(teachers=3, allowance=2).gamma.tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    count = check_integer("teachers", teachers, low=1)
+    votes = check_integer("allowance", allowance, low=1, high=count)
+    return subsampling_noise(teachers=count, allowance=min(2 * votes - 1, count))
+
+
+def constant_noise(
+    *,
+    teachers: int,
+    teacher: PrivacyGuarantee,
+    target: PrivacyGuarantee,
+    composed: PrivacyGuarantee | None = None,
+) -> NoiseFunction:
+    """gamma_const: randomized response on the majority (the paper's Lemma A.1).
+
+    It comes without a certificate; :func:`certify` issues one, as below.
+
+    Args:
+        teachers: K.
+        teacher: what each teacher promises.
+        target: what one label should keep.
+        composed: what the majority itself keeps, (tau eps, lambda); None composes K teachers simply, (K eps, K Delta).
+
+    >>> teacher, target = PrivacyGuarantee(epsilon=0.1), PrivacyGuarantee(epsilon=0.3)
+    >>> noise = constant_noise(teachers=11, teacher=teacher, target=target)
+    >>> round(float(noise.gamma[0]), 4)
+    0.2975
+    >>> proof = certify(noise.gamma, teachers=11, teacher=teacher, target=target)
+    >>> print(replace(noise, certificate=proof).certificate)  # replace: of dataclasses
+    Proven: one label of 11 teachers that are (0.1, 0)-DP is (0.3, 0)-DP, if a record touches at most 11 of them. ...
+    """
+    count = check_integer("teachers", teachers, low=1)
+    check_guarantee("teacher", teacher)
+    if composed is None:
+        composed = PrivacyGuarantee(epsilon=count * teacher.epsilon, delta=min(1.0, count * teacher.delta))
+    check_guarantee("composed", composed, expected="a PrivacyGuarantee or None")
+    label, lost = check_target(target), composed.delta
+    # The largest q - e^E q' over the region of the majority, divided by e^E throughout: at its tilted corner, or at
+    # (lambda, 0) when the majority is more private than the target.
+    shrink, odds = math.exp(-label.epsilon), math.exp(-composed.epsilon)
+    tilted = (shrink * (1 + odds * lost) - odds * (1 - lost)) / (1 + odds)
+    worst = max(tilted, shrink * lost)
+    coin = (1 - shrink) / 2
+    budget = coin + shrink * label.delta
+    value = 1.0 if coin + worst <= budget else budget / (coin + worst)
+    return NoiseFunction(gamma=np.full(count + 1, value))
+
+
+def self_bounding_noise(
+    *,
+    teachers: int,
+    allowance: float,
+    overlap: int | None = None,
+    prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
+) -> NoiseFunction:
+    """The best noise function whose labels add up: Q of them are (Q m eps, Q m Delta)-DP, m = ``allowance``.
+
+    It needs no epsilon: the guarantee holds at every (eps, Delta) that the teachers keep (theory, section 9), for any
+    number of labels from the same trained teachers. Its certificate is a :class:`SelfBoundingCertificate`.
+
+    Args:
+        teachers: K >= 1, odd or even.
+        allowance: m > 0, real. At 1 this is subsampling one teacher; from (K + 1) / 2 on the majority needs no noise.
+        overlap: r, how many teachers one record can touch; None for all.
+        prior: without effect: one noise function is the best at every count of votes, so under every prior.
+
+    Raises:
+        InvalidArgument: bad input.
+
+    >>> self_bounding_noise(teachers=11, allowance=2).gamma[6:].round(4).tolist()
+    [0.2, 0.52, 0.76, 0.92, 1.0, 1.0]
+    """
+    count = check_integer("teachers", teachers, low=1)
+    m = check_number("allowance", allowance, low=0.0, low_open=True, high=math.inf, high_open=True)
+    touched = check_overlap(overlap, count)
+    check_prior(prior)
+    gamma = _least_noise(count, Fraction(m), touched, lambda _: Fraction(0))
+    certificate = certify_self_bounding(gamma, overlap=touched, allowance=m)
+    assert certificate is not None
+    return NoiseFunction(gamma=gamma, certificate=replace(certificate, optimality_gap=0.0))
+
+
+def _least_noise(teachers: int, allowance: Fraction, overlap: int, at_least: Callable[[int], Fraction]) -> FloatArray:
+    """The pointwise largest self-bounding gamma(0..K) on the grid with Pr[minority label | majority] >= ``at_least``.
+
+    With u(l) = Pr[minority label | l votes for the majority] and a_j = (1 - m / min(j, r))_+, the conditions are
+
+        u(l) >= a_{K-l+1} u(l-1)    and    1 - u(l-1) >= a_l (1 - u(l)),
+
+    beginning with u = 1/2 at a tie, or with u(h) >= a_h (1 - u(h)) at h = (K + 1) / 2. Each bounds u(l) from below by
+    a function that does not fall with u(l-1): so the least u at each step is the least everywhere. In whole units of
+    2^-54, rounded up, the conditions hold exactly.
+    """
+    unit, gamma = 2 * GRID, np.zeros(teachers + 1)
+    minority = unit // 2
+
+    def kept(votes: int) -> Fraction:
+        return max(1 - allowance / min(votes, overlap), Fraction(0))
+
+    for majority in range(teachers // 2 + 1, teachers + 1):
+        held = kept(majority)
+        bounds = [unit * at_least(majority)]
+        if 2 * majority == teachers + 1:
+            bounds.append(unit * held / (1 + held))
+        else:
+            bounds.append(minority * kept(teachers - majority + 1))
+            if held:
+                bounds.append(unit - (unit - minority) / held)
+        minority = max(math.ceil(bound) for bound in bounds)
+        gamma[majority] = gamma[teachers - majority] = (GRID - minority) / GRID
+    return gamma

@@ -1,0 +1,173 @@
+"""What is believed about the votes: the weights of the objective, and the error that it stands for.
+
+A prior never affects privacy; it only says where a noise function should be good. Take it from public knowledge, never
+from the teachers' votes on secret data.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from ..errors import InvalidArgument, check_number
+
+__all__ = ["BetaVotes", "IndependentVotes", "Prior", "SharedVotes", "check_prior", "majority_lead", "vote_law"]
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+
+class Prior(Protocol):
+    """What the objective needs to know about the votes of K teachers."""
+
+    def law(self, teachers: int) -> FloatArray:
+        """Pr[L = l] for the number L of votes for 1: ``(K + 1,)``, exact."""
+
+    def lead_weights(self, teachers: int) -> FloatArray | None:
+        """E |alpha_l - alpha_{K-l}| for l > K/2, where the sign is the same for all l; None where it is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndependentVotes:
+    """The teachers' chances p_i of voting 1 are independent, with this mean: then L is Binomial(K, mean), exactly.
+
+    Where more than the mean matters (the expected error), p_i is uniform on the widest interval around the mean:
+    0.75 is the paper's uniform prior on [1/2, 1], 0.85 its prior on [0.7, 1], 0.5 the uniform prior on [0, 1].
+
+    Raises:
+        InvalidArgument: a mean outside [0, 1].
+    """
+
+    mean: float = 0.75
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", check_number("mean", self.mean, low=0.0, high=1.0))
+
+    def law(self, teachers: int) -> FloatArray:
+        """Binomial(K, mean): each vote is Bernoulli(mean) once its own p_i is averaged out."""
+        return _binomial_law(teachers, self.mean)
+
+    def lead_weights(self, teachers: int) -> FloatArray | None:
+        """Known when all p_i lie on one side of 1/2: then alpha_l >= alpha_{K-l} for every l > K/2, or never."""
+        one_sided = min(self.mean, 1 - self.mean) <= 0.25
+        return np.abs(majority_lead(self.law(teachers))) if one_sided else None
+
+    def sample(self, teachers: int, count: int, rng: np.random.Generator) -> FloatArray:
+        """``(count, K)`` draws of the teachers' chances of voting 1."""
+        half = min(self.mean, 1 - self.mean)
+        return rng.uniform(self.mean - half, self.mean + half, (count, teachers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedVotes:
+    """All teachers have the same chance p of voting 1, p uniform on [low, high]: items differ, teachers do not.
+
+    Raises:
+        InvalidArgument: an end outside [0, 1], or ``low > high``.
+    """
+
+    low: float = 0.5
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", check_number("low", self.low, low=0.0, high=1.0))
+        object.__setattr__(self, "high", check_number("high", self.high, low=self.low, high=1.0))
+
+    def _part(self, teachers: int, low: float, high: float) -> FloatArray:
+        """The integral of Binom(K, p)(l) over p in [low, high], divided by the width of the whole interval."""
+        ones = np.arange(teachers + 1)
+        zeros = teachers - ones
+        mass = special.betainc(ones + 1, zeros + 1, high) - special.betainc(ones + 1, zeros + 1, low)
+        return np.asarray(np.maximum(mass, 0.0) / ((teachers + 1) * (self.high - self.low)))
+
+    def law(self, teachers: int) -> FloatArray:
+        """The Binomial law averaged over p."""
+        if self.low == self.high:
+            return _binomial_law(teachers, self.low)
+        return self._part(teachers, self.low, self.high)
+
+    def lead_weights(self, teachers: int) -> FloatArray:
+        """The sign is that of p - 1/2: integrate both sides of 1/2 on their own."""
+        if self.low == self.high:
+            return np.abs(majority_lead(self.law(teachers)))
+        above = self._part(teachers, max(self.low, 0.5), max(self.high, 0.5))
+        below = self._part(teachers, min(self.low, 0.5), min(self.high, 0.5))
+        return majority_lead(above) - majority_lead(below)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetaVotes:
+    """All teachers have the same chance p of voting 1, p ~ Beta(a, b): then L is Beta-binomial.
+
+    Raises:
+        InvalidArgument: a parameter that is not positive and finite.
+    """
+
+    a: float
+    b: float
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b"):
+            value = check_number(name, getattr(self, name), low=0.0, high=math.inf, low_open=True, high_open=True)
+            object.__setattr__(self, name, value)
+
+    def law(self, teachers: int) -> FloatArray:
+        """The Beta-binomial law."""
+        ones = np.arange(teachers + 1)
+        log_mass = special.betaln(self.a + ones, self.b + teachers - ones) - special.betaln(self.a, self.b)
+        return np.asarray(np.exp(_log_binomials(teachers) + log_mass))
+
+    def lead_weights(self, teachers: int) -> FloatArray:
+        """Given L = l, p is Beta(a + l, b + K - l): the sign of p - 1/2 splits the law."""
+        ones = np.arange(teachers + 1)
+        below = special.betainc(self.a + ones, self.b + teachers - ones, 0.5)
+        return majority_lead(self.law(teachers) * (1 - 2 * below))
+
+
+def check_prior(prior: Any) -> Prior:
+    """``prior`` itself, or :class:`InvalidArgument` when it is none."""
+    if not isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
+        raise InvalidArgument("prior", "IndependentVotes, SharedVotes or BetaVotes", prior)
+    return prior
+
+
+def majority_lead(law: FloatArray) -> FloatArray:
+    """law(l) - law(K - l) for l > K/2, along the last axis: ``(..., K + 1)`` to ``(..., (K + 1) // 2)``."""
+    first = law.shape[-1] // 2 + law.shape[-1] % 2
+    return law[..., first:] - law[..., ::-1][..., first:]
+
+
+def vote_law(probabilities: FloatArray) -> FloatArray:
+    """The law of the number of votes for 1 (Poisson binomial).
+
+    Args:
+        probabilities: ``(..., K)``, each teacher's chance of voting 1.
+
+    Returns:
+        ``(..., K + 1)``. Sums of products of non-negative numbers: accurate to a few K units in the last place, each
+        entry relative to its own size.
+    """
+    teachers = probabilities.shape[-1]
+    law = np.zeros((*probabilities.shape[:-1], teachers + 1))
+    law[..., 0] = 1.0
+    for k in range(teachers):
+        p = probabilities[..., k, None]
+        moved = law[..., : k + 1] * p
+        law[..., : k + 1] *= 1 - p
+        law[..., 1 : k + 2] += moved
+    return law
+
+
+def _log_binomials(teachers: int) -> FloatArray:
+    ones = np.arange(teachers + 1)
+    return np.asarray(-special.betaln(teachers - ones + 1, ones + 1) - math.log(teachers + 1))
+
+
+def _binomial_law(teachers: int, mean: float) -> FloatArray:
+    ones = np.arange(teachers + 1)
+    log_mass = special.xlogy(ones, mean) + special.xlog1py(teachers - ones, -mean)
+    return np.asarray(np.exp(_log_binomials(teachers) + log_mass))

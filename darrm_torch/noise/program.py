@@ -1,0 +1,265 @@
+"""Finds noise functions: a linear program, solved by cutting planes with the exact oracle.
+
+The program has one variable gamma(l) for each l > K/2 and one constraint for each composition of corners. It starts
+with none, asks the oracle for violated ones, adds them, and repeats. What comes out is only a proposal: it becomes a
+noise function when :mod:`certificate` has proven it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import highspy
+import numpy as np
+from scipy import sparse
+
+from ..errors import InvalidArgument, check_integer
+from ..privacy.guarantees import PrivacyGuarantee
+from .certificate import certify_scaled, check_overlap, check_target, on_grid
+from .function import NoiseFunction
+from .priors import FloatArray, IndependentVotes, Prior, check_prior, majority_lead, vote_law
+from .regions import Region, Teacher, growth_at_least, teacher_guarantees
+from .worst_case import Losses, label_law, worst_losses
+
+__all__ = ["optimize_noise"]
+
+_TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification takes the rest
+_LEAST_BUDGET = 1e-14  # of delta and of e^epsilon / 2: HiGHS takes no coefficients above 1e15
+_CUTS = 64  # constraints added at once
+_SAMPLES, _SEED = 3000, 20240  # of votes, where the expected error has no closed form
+
+
+def optimize_noise(
+    *,
+    teachers: int,
+    teacher: Teacher,
+    target: PrivacyGuarantee,
+    overlap: int | None = None,
+    prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
+    shape: str = "monotone",
+    objective: str = "surrogate",
+    each: Callable[[float], None] = lambda excess: None,
+) -> NoiseFunction:
+    """The noise function that tells the majority most often, subject to one label being private.
+
+    Formal guarantee: that of the :class:`Certificate` it comes with: one label is ``target``-DP.
+
+    Args:
+        teachers: K >= 1, odd or even.
+        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile. A sequence
+            is never one for each teacher; what unlike teachers all keep is ``PrivacyProfile.weakest([...])``.
+        target: what one label must keep.
+        overlap: r, how many teachers one record can touch; None for all.
+        prior: where the noise function should be good.
+        shape: "monotone" (more votes for 1 never make label 1 less likely) or "free" (any gamma, as in the paper).
+        objective: "surrogate", the paper's, drops the absolute value in the expected error; "expected_error" keeps it.
+        each: told after each round of the search, of which there are a few to a few dozen, by how much the delta of
+            what was tried was too large.
+
+    Raises:
+        InvalidArgument: bad input, or more corner combinations than can be searched: with overlap K, the monotone
+            shape takes seconds to K = 2,500 for one guarantee and to K = 150 for two, and is refused for two beyond
+            K = 580; the free shape goes to K = 80 if Delta > 0.
+
+    >>> noise = optimize_noise(
+    ...     teachers=3, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.1)
+    ... )
+    >>> noise.gamma.round(6).tolist()
+    [1.0, 0.333333, 0.333333, 1.0]
+    """
+    count = check_integer("teachers", teachers, low=1)
+    if shape not in ("monotone", "free"):
+        raise InvalidArgument("shape", '"monotone" or "free"', shape)
+    problem = _Problem(
+        count,
+        Region(guarantees=teacher_guarantees(teacher)),
+        check_overlap(overlap, count),
+        check_target(target),
+        monotone=shape == "monotone",
+    )
+    goal = _goal(check_prior(prior), count, objective)
+    half = np.ones((count + 1) // 2)
+    gamma, certificate = problem.certify(half)
+    best = goal.value(half)
+    if not np.all(gamma[count // 2 + 1 :] == 1):
+        half, best = problem.solve(goal, each)
+        gamma, certificate = problem.certify(half)
+    gap = max(0.0, best - goal.value(gamma[count // 2 + 1 :]))
+    return NoiseFunction(gamma=gamma, certificate=replace(certificate, optimality_gap=gap))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Goal:
+    """What to maximise: ``weights @ gamma``, less the mean over samples of ``|leads @ (1 - gamma)|``."""
+
+    weights: FloatArray  # (n,), for gamma(l), l > K/2
+    leads: FloatArray  # (samples, n)
+
+    def value(self, half: FloatArray) -> float:
+        lost = np.abs(self.leads @ (1 - half))
+        return float(self.weights @ half) - (float(lost.mean()) if len(lost) else 0.0)
+
+
+def _goal(prior: Prior, teachers: int, objective: str) -> _Goal:
+    none = np.zeros((0, (teachers + 1) // 2))
+    if objective == "surrogate":
+        law = prior.law(teachers)
+        weights = majority_lead(law)
+        if np.abs(weights).max() <= 1e-12 * law.max():
+            raise InvalidArgument(
+                "prior",
+                'one that does not favour 1 and 0 equally, with objective="surrogate"',
+                prior,
+                'The surrogate is zero for every gamma; use objective="expected_error".',
+            )
+        return _Goal(weights=weights if weights.sum() > 0 else -weights, leads=none)
+    if objective != "expected_error":
+        raise InvalidArgument("objective", '"surrogate" or "expected_error"', objective)
+    known = prior.lead_weights(teachers)
+    if known is not None:
+        return _Goal(weights=known, leads=none)
+    assert isinstance(prior, IndependentVotes)
+    votes = prior.sample(teachers, _SAMPLES, np.random.default_rng(_SEED))
+    return _Goal(weights=np.zeros(none.shape[1]), leads=majority_lead(vote_law(votes)))
+
+
+def _mirrored(half: FloatArray, teachers: int) -> FloatArray:
+    """gamma(0..K) from gamma(l), l > K/2; at a tie 0."""
+    tie = np.zeros(1 - teachers % 2)
+    return np.concatenate([half[::-1], tie, half])
+
+
+class _Problem:
+    """The constraints: everything but the objective."""
+
+    def __init__(
+        self, teachers: int, region: Region, overlap: int, target: PrivacyGuarantee, *, monotone: bool
+    ) -> None:
+        self.teachers, self.region, self.overlap, self.target = teachers, region, overlap, target
+        self.monotone = monotone
+        self.growth = growth_at_least(target.epsilon)
+        self.coin = (1 - self.growth) / 2  # the loss of gamma = 0
+        self.budget = target.delta - self.coin
+        self.known: set[bytes] = set()
+
+    def certify(self, half: FloatArray) -> tuple[FloatArray, Any]:
+        gamma = on_grid(_mirrored(half, self.teachers))
+        return certify_scaled(gamma, region=self.region, overlap=self.overlap, target=self.target)
+
+    def solve(self, goal: _Goal, each: Callable[[float], None]) -> tuple[FloatArray, float]:
+        """The best gamma(l), l > K/2, and an upper bound of the goal."""
+        if self.budget == 0:  # epsilon = delta = 0: no vote may have any influence
+            half = np.zeros_like(goal.weights)
+            return half, goal.value(half)
+        lp = _Program(goal, nondecreasing=self.monotone)
+        while True:
+            half = lp.solve()
+            if self.monotone:  # the solver keeps the order to its tolerance only
+                half = np.maximum.accumulate(half)
+            found = self._violated(half)
+            if not len(found.losses):  # nothing violated that the program does not know: the rest is its tolerance
+                return half, lp.bound()
+            if self.budget < _LEAST_BUDGET:  # then no gamma but the coin, or nearly, would do
+                return np.zeros_like(half), lp.bound()
+            each(float(found.losses.max()) - self.target.delta)
+            lp.add_rows(self._rows(found), np.ones(len(found.losses)))
+
+    def _violated(self, half: FloatArray) -> Losses:
+        law = label_law(_mirrored(half, self.teachers))
+        kinds = (True,) if self.monotone else (True, False)  # the chain first: what binds is almost always there
+        for monotone in kinds:
+            found = worst_losses(
+                law,
+                region=self.region,
+                overlap=self.overlap,
+                growth=self.growth,
+                monotone=monotone,
+                most=_CUTS,
+            )
+            names = [
+                bytes([monotone]) + np.append(*case).tobytes() for case in zip(found.counts, found.ones, strict=True)
+            ]
+            bad = found.losses - self.coin > self.budget * (1 + _TOLERANCE)
+            bad &= np.array([name not in self.known for name in names])
+            self.known.update(name for name, new in zip(names, bad, strict=True) if new)
+            found = Losses(found.corners, found.losses[bad], found.counts[bad], found.ones[bad])
+            if bad.any():
+                break
+        return found
+
+    def _rows(self, found: Losses) -> FloatArray:
+        """Coefficients of gamma(l), l > K/2, such that each case reads ``row @ gamma <= 1``."""
+        here, there = (majority_lead(vote_law(votes)) for votes in found.votes(self.teachers))
+        return (here - self.growth * there) / (2 * self.budget)
+
+
+class _Program:
+    """The goal over 0 <= gamma <= 1 and rows that are added as they are found (HiGHS, dual simplex).
+
+    The variables are gamma(l) for l > K/2, and for each sample t >= |leads @ (1 - gamma)|.
+    """
+
+    def __init__(self, goal: _Goal, *, nondecreasing: bool) -> None:
+        samples, size = goal.leads.shape
+        self._size, self._reward = size, np.concatenate([goal.weights, np.full(samples, -1 / max(samples, 1))])
+        # Of the whole goal, not of one sample's share: dual prices in the hundreds stop the dual simplex.
+        self._scale = 1.0 if samples else float(np.abs(goal.weights).max())
+        # Where the prior says nothing, gamma is as large as it can be: a nudge, above the solver's tolerance.
+        nudge = np.where(np.arange(size + samples) < size, 1e-9, 0.0)
+        # The wrapper highspy.Highs prints a banner before it can be silenced; its base class has all that is needed.
+        self._highs = highs = highspy._Highs()  # type: ignore[attr-defined]
+        for option, value in {
+            "output_flag": False,
+            "threads": 1,
+            "random_seed": 0,
+            "primal_feasibility_tolerance": 1e-10,
+            "dual_feasibility_tolerance": 1e-10,
+        }.items():
+            highs.setOptionValue(option, value)
+        columns = size + samples
+        highs.addVars(columns, np.zeros(columns), np.ones(columns))
+        highs.changeColsCost(columns, np.arange(columns, dtype=np.int32), -(self._reward / self._scale + nudge))
+        self._rows = sparse.csr_array((0, columns))
+        self._limits = np.zeros(0)
+        if nondecreasing and size > 1:
+            order = sparse.diags_array([1.0, -1.0], offsets=[0, 1], shape=(size - 1, size))
+            self.add_rows(order, np.zeros(size - 1))
+        if samples:
+            signed = np.concatenate([goal.leads, -goal.leads])
+            errors = sparse.vstack([sparse.diags_array(np.ones(samples))] * 2)
+            self.add_rows(sparse.hstack([sparse.csr_array(-signed), -errors]), -signed.sum(axis=1))
+
+    def add_rows(self, rows: Any, limits: FloatArray) -> None:
+        """``row @ variables <= limit`` for each row of a matrix, dense or sparse; missing columns are zero."""
+        rows = sparse.csr_array(rows)
+        rows.resize((len(limits), len(self._reward)))
+        self._highs.addRows(
+            len(limits),
+            np.full(len(limits), -highspy.kHighsInf),
+            limits,
+            rows.nnz,
+            rows.indptr[:-1].astype(np.int32),
+            rows.indices.astype(np.int32),
+            rows.data,
+        )
+        self._rows = sparse.vstack([self._rows, rows], format="csr")
+        self._limits = np.concatenate([self._limits, limits])
+
+    def solve(self) -> FloatArray:
+        """gamma(l) for l > K/2."""
+        self._highs.run()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._highs.clearSolver()  # what it keeps from the run before, to begin with, can stall it
+            self._highs.run()
+        status = self._highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise RuntimeError(f"HiGHS stopped with {status}")
+        values = np.array(self._highs.getSolution().col_value, dtype=np.float64)
+        return np.clip(values[: self._size], 0.0, 1.0)
+
+    def bound(self) -> float:
+        """An upper bound of the goal: weak duality, whatever the solver's tolerances (all variables are in [0, 1])."""
+        dual = np.maximum(-np.array(self._highs.getSolution().row_dual), 0.0) * self._scale
+        return float(dual @ self._limits + np.maximum(self._reward - dual @ self._rows, 0.0).sum())

@@ -1,0 +1,112 @@
+"""Certified noise functions on disk: solved once, proven again each time they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from ..errors import DarrmError, InvalidArgument, check_integer
+from ..privacy.guarantees import PrivacyGuarantee
+from .certificate import Certificate, check_overlap, check_target
+from .function import NoiseFunction
+from .priors import IndependentVotes, Prior, check_prior
+from .program import optimize_noise
+from .regions import Teacher, teacher_guarantees
+
+__all__ = ["fetch_noise"]
+
+
+def fetch_noise(
+    *,
+    teachers: int,
+    teacher: Teacher,
+    target: PrivacyGuarantee,
+    overlap: int | None = None,
+    prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
+    shape: str = "monotone",
+    objective: str = "surrogate",
+    cache_dir: str | os.PathLike[str] | None = None,
+    each: Callable[[float], None] = lambda excess: None,
+) -> NoiseFunction:
+    """:func:`optimize_noise`, remembered on disk.
+
+    Formal guarantee: as for :func:`optimize_noise`. A stored noise function is proven again when it is read. A file
+    that is damaged, belongs to other arguments, or does not pass is solved again and replaced, with a warning.
+
+    Files are written beside and moved into place, so any number of processes can share a folder.
+
+    Args:
+        teachers, teacher, target, overlap, prior, shape, objective, each: as for :func:`optimize_noise`.
+        cache_dir: where to keep them; None for the platform's cache folder.
+
+    Raises:
+        InvalidArgument: bad input, or a ``cache_dir`` that is no folder.
+    """
+    count = check_integer("teachers", teachers, low=1)
+    arguments: dict[str, Any] = {
+        "teachers": count,
+        "teacher": teacher_guarantees(teacher),
+        "target": check_target(target),
+        "overlap": check_overlap(overlap, count),
+        "prior": check_prior(prior),
+        "shape": shape,
+        "objective": objective,
+    }
+    question = json.dumps({name: repr(value) for name, value in arguments.items()}, sort_keys=True)
+    folder = Path(platformdirs.user_cache_dir("darrm-torch") if cache_dir is None else cache_dir)
+    path = folder / f"noise-{hashlib.sha256(question.encode()).hexdigest()[:32]}.json"
+    if path.exists():
+        try:
+            return _read(path, question, arguments)
+        except (OSError, DarrmError, ValueError, RecursionError) as reason:
+            warnings.warn(f"{path} is not used and solved again: {reason}", stacklevel=2)
+    noise = optimize_noise(**arguments, each=each)
+    _write(path, question, noise)
+    return noise
+
+
+def _digest(question: str, noise: str) -> str:
+    return hashlib.sha256(f"{question}\n{noise}".encode()).hexdigest()
+
+
+def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction:
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(stored, dict) or stored.get("question") != question:
+        raise ValueError("it answers another question")
+    text = stored.get("noise")
+    if not isinstance(text, str) or stored.get("digest") != _digest(question, text):
+        raise ValueError("it was changed after it was written")
+    noise = NoiseFunction.from_json(text)
+    proven = noise.certificate
+    if not isinstance(proven, Certificate) or any(
+        getattr(proven, name) != arguments[name] for name in ("teachers", "teacher", "target", "overlap")
+    ):
+        raise ValueError("its certificate is for another question")
+    return noise
+
+
+def _write(path: Path, question: str, noise: NoiseFunction) -> None:
+    text = noise.to_json()
+    content = json.dumps({"question": question, "noise": text, "digest": _digest(question, text)})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=".noise-", suffix=".tmp")
+    except OSError as reason:
+        raise InvalidArgument("cache_dir", "a folder that can be written to", str(path.parent), str(reason)) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise

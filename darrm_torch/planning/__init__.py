@@ -1,0 +1,1 @@
+"""Which mechanism for which budget, and why."""

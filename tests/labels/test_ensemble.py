@@ -1,0 +1,719 @@
+"""The ensemble: right votes from any teacher, labels charged once, and nothing that belongs to others."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import darrm_torch as dt
+from darrm_torch.labels.ensemble import input_digests
+from darrm_torch.teachers.stacking import LARGEST_BATCH
+
+POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+
+
+class Says(nn.Module):
+    """Votes for class 1 where the first feature exceeds ``threshold``."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.tensor(threshold))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        score = inputs[:, 0] - self.threshold
+        return torch.stack([-score, score], dim=1)
+
+
+class Returns(nn.Module):
+    def __init__(self, *logits: float) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.logits.expand(len(inputs), -1)
+
+
+def free(models: list[nn.Module], **how: Any) -> dt.PrivateMajorityEnsemble:
+    profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * len(models)
+    return dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), profiles=profiles, **how)
+
+
+def test_votes_and_majority() -> None:
+    ensemble = free([Says(0.1), Says(0.5), Says(0.9)])
+    inputs = torch.tensor([[0.0], [0.3], [0.7], [1.0]])
+    assert ensemble.sensitive_counts(inputs).tolist() == [[3, 0], [2, 1], [1, 2], [0, 3]]
+    labels = ensemble(inputs)
+    assert labels.tolist() == [0, 0, 1, 1]
+    assert labels.dtype == torch.int64
+    assert ensemble(inputs[:0]).shape == (0,)
+
+
+def test_the_same_question_is_charged_once_and_keeps_its_answer() -> None:
+    noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
+    profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3
+    ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5), Says(0.9)], dt.DaRRM(noise), profiles=profiles)
+    inputs = torch.rand(40, 1)
+    labels = ensemble(inputs)
+    assert ensemble.ledger.count == 40
+    for _ in range(5):
+        assert torch.equal(ensemble(inputs.flip(0)).flip(0), labels)
+    assert ensemble.ledger.count == 40
+    total = ensemble.privacy_report(as_dict=True)["total"]
+    assert total["epsilon"] == pytest.approx(3 * 0.1, rel=1e-3)  # the three teachers outright, not 40 labels
+    assert total["labels"] == 40
+
+
+def test_budget_refuses_the_whole_batch() -> None:
+    noise = dt.self_bounding_noise(teachers=51, allowance=1.0)
+    pure = dt.PrivacyGuarantee(epsilon=0.1)
+    ledger = dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=1.05))
+    models = [Says(i / 51) for i in range(51)]
+    ensemble = dt.PrivateMajorityEnsemble(
+        models, dt.DaRRM(noise), profiles=[dt.PrivacyProfile.from_guarantee(pure)] * 51, ledger=ledger
+    )
+    ensemble(torch.rand(8, 1))
+    with pytest.raises(dt.BudgetExceeded, match="2 more labels fit"):
+        ensemble(torch.rand(3, 1))
+    assert ledger.count == 8
+    ensemble(torch.rand(2, 1))
+    assert ledger.count == 10
+
+
+def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.sqlite"
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    inputs = torch.rand(5, 1)
+    labels = free(models, ledger=dt.PrivacyLedger(file))(inputs)
+    again = free(models, ledger=dt.PrivacyLedger(file))
+    assert torch.equal(again(inputs), labels)
+    assert again.ledger.count == 5
+    with pytest.raises(dt.LedgerError, match="teachers"):
+        free([Says(0.1), Says(0.5), Says(0.8)], ledger=dt.PrivacyLedger(file))
+    with pytest.raises(dt.LedgerError, match="rules"):
+        free(models, ledger=dt.PrivacyLedger(file), overlap=1)
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+    profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * 3
+    ledger = dt.PrivacyLedger(file)
+    with pytest.raises(dt.LedgerError, match="mechanism"):
+        dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
+
+
+def test_what_labels_are_priced_by_stays_as_it_was() -> None:
+    """Else labels of one mechanism would be charged, and reported, at the price of another."""
+    pure = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3
+    noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
+    ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5), Says(0.9)], dt.DaRRM(noise), profiles=pure)
+    for name, value in {
+        "mechanism": dt.NoiseFreeMajority(classes=2, teachers=3),
+        "profiles": [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.001))] * 3,
+        "overlap": 1,
+        "classes": (1, 0),
+        "delta": 0.5,
+        "ledger": dt.PrivacyLedger(),
+    }.items():
+        before = getattr(ensemble, name)
+        with pytest.raises(dt.InvalidArgument, match="as it was when the ensemble was built"):
+            setattr(ensemble, name, value)
+        assert getattr(ensemble, name) is before
+    assert copy.deepcopy(ensemble).mechanism == ensemble.mechanism
+
+
+def test_a_pickled_ensemble_spends_from_the_same_file(tmp_path: Path) -> None:
+    pure = dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))
+    mechanism = dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=2.0)
+    ensemble = dt.PrivateMajorityEnsemble(
+        [Says(0.1), Says(0.5), Says(0.9)],
+        mechanism,
+        profiles=[pure] * 3,
+        ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite", dt.PrivacyGuarantee(epsilon=0.31)),
+    )
+    inputs = torch.rand(5, 1)
+    labels = ensemble(inputs)
+    again = pickle.loads(pickle.dumps(ensemble))
+    assert torch.equal(again(inputs), labels)
+    mine, theirs = (one.privacy_report(as_dict=True) | {"date": None} for one in (ensemble, again))
+    assert theirs == mine
+    again(torch.rand(2, 1))
+    assert ensemble.ledger.count == 7
+
+
+def test_every_form_of_output() -> None:
+    sigmoid = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
+    nn.init.ones_(sigmoid[1].weight)
+    two = copy.deepcopy(sigmoid)
+    assert free([sigmoid, two]).sensitive_counts(torch.tensor([[-1.0], [1.0]])).tolist() == [[2, 0], [0, 2]]
+    ten = [Returns(*torch.eye(10)[c].tolist()) for c in (8, 8, 5, 3)]
+    assert free(ten).sensitive_counts(torch.rand(1, 1))[0].tolist() == [0, 0, 0, 1, 0, 1, 0, 0, 2, 0]
+    # Among 5 and 8 only, the teacher that says 3 has equal logits: the first of the two.
+    assert free(ten, classes=(5, 8)).sensitive_counts(torch.rand(1, 1)).tolist() == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("models", "how", "message"),
+    [
+        ([], {}, "number of models"),
+        ([Says(0.1)] * 2, {}, "the same one twice"),
+        ([Says(0.1)], {"overlap": 2}, "overlap"),
+        ([Says(0.1)], {"classes": (1,)}, "classes"),
+        ([Says(0.1)], {"classes": (1, 1)}, "classes"),
+        ([Says(0.1)], {"classes": (0, -1)}, "classes"),
+        ([Says(0.1)], {"classes": (0, 1.0)}, "classes"),
+        ([Says(0.1)], {"classes": 1}, "classes"),
+        ([Says(0.1)], {"delta": 1.5}, "delta"),
+        ([object()], {}, "PyTorch modules"),
+    ],
+)
+def test_wrong_construction(models: list[Any], how: dict[str, Any], message: str) -> None:
+    with pytest.raises(dt.InvalidArgument, match=message):
+        free(models, **how)
+
+
+@pytest.mark.parametrize(
+    ("models", "how", "message"),
+    [
+        ([Returns(float("nan"), 1.0)], {}, "NaN"),
+        ([Returns(float("nan"))], {}, "NaN"),
+        ([Returns(0.0, 1.0), Returns(0.0, 1.0, 2.0)], {}, "of 2 classes"),
+        ([Returns(0.0, 1.0)], {"classes": (5, 8)}, "below the 2 outputs"),
+        ([nn.Flatten(start_dim=0)], {}, "logits of shape"),
+    ],
+)
+def test_wrong_teachers_cost_nothing(models: list[nn.Module], how: dict[str, Any], message: str) -> None:
+    ensemble = free(models, **how)
+    with pytest.raises(dt.InvalidArgument, match=message):
+        ensemble(torch.rand(2, 1))
+    assert ensemble.ledger.count == 0
+
+
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize(
+    ("inputs", "got"),
+    [
+        (torch.rand(2, 3), r"float32 of shape \(2, 3\)"),
+        (torch.arange(8).reshape(2, 4).byte(), r"uint8 of shape \(2, 4\)"),
+    ],
+)
+def test_inputs_that_are_not_for_the_teachers_cost_nothing(count: int, inputs: Tensor, got: str) -> None:
+    ensemble = free([nn.Linear(4, 2) for _ in range(count)])
+    expected = r"inputs must be what teacher 0 takes, whose first weights are float32 of shape \(2, 4\), got '"
+    with pytest.raises(dt.InvalidArgument, match=expected + got + "'. RuntimeError: mat1 and mat2"):
+        ensemble(inputs)
+    assert ensemble.ledger.count == 0
+
+
+def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:
+    two = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+
+    def ensemble(outputs: int, count: int = 3, **how: Any) -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble([nn.Linear(4, outputs) for _ in range(count)], two, **how)
+
+    three = ensemble(3)
+    with pytest.raises(dt.InvalidArgument, match=r"the teachers have 3 outputs and DaRRM is for 2, .*classes=\(0, 1\)"):
+        three(torch.rand(2, 4))
+    assert three.ledger.count == 0
+    assert ensemble(3, classes=(0, 2))(torch.rand(2, 4)).shape == (2,)
+    with pytest.raises(dt.InvalidArgument, match="classes must be 2 of them"):
+        ensemble(3, classes=3)
+    with pytest.raises(dt.InvalidArgument, match="mechanism must be made for 4 teachers, got 'one for 3'"):
+        ensemble(2, count=4)
+    with pytest.raises(dt.InvalidArgument, match="mechanism must be a Mechanism"):
+        dt.PrivateMajorityEnsemble([Says(0.1)], "gnmax")  # type: ignore[arg-type]
+    with pytest.raises(dt.InvalidArgument, match=r"profiles must be a PrivacyProfile for each model.*from_guarantee"):
+        dt.PrivateMajorityEnsemble([Says(0.1)], dt.NoiseFreeMajority(), profiles=[(8.0, 1e-5)])  # type: ignore[list-item]
+
+
+def test_what_is_dear_for_want_of_an_overlap_says_so() -> None:
+    target = dt.PrivacyGuarantee(epsilon=8.0, delta=1e-5)
+
+    def ensemble(**how: Any) -> dt.PrivateMajorityEnsemble:
+        models = [Says(number / 50) for number in range(50)]
+        mechanism = dt.GNMax.calibrated(target, labels=20)
+        return dt.PrivateMajorityEnsemble(models, mechanism, ledger=dt.PrivacyLedger(budget=target), **how)
+
+    inputs, words = torch.rand(20, 1), r"over the budget .* seen by all 50 teachers.*\(overlap\)"
+    with pytest.raises(dt.BudgetExceeded, match=words):
+        ensemble()(inputs)
+    with pytest.raises(dt.BudgetExceeded, match=words):
+        ensemble().check_budget([inputs])
+    with pytest.raises(dt.BudgetExceeded) as plain:
+        ensemble(overlap=2)(inputs)
+    assert "all 50" not in str(plain.value)
+    assert ensemble(overlap=1)(inputs).shape == (20,)
+
+
+def test_teachers_stay_in_eval_mode_and_the_originals_untouched() -> None:
+    dropped = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5), nn.Linear(64, 2))
+    norm = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))
+    ensemble = free([dropped, norm])
+    assert dropped.training
+    assert all(p.requires_grad for p in dropped.parameters())
+    parent = nn.ModuleList([ensemble]).train()
+    inputs = torch.rand(200, 1)
+    buffers = {name: value.clone() for name, value in ensemble.state_dict().items() if "running" in name}
+    votes = parent[0].sensitive_votes(inputs)
+    assert torch.equal(votes, parent[0].sensitive_votes(inputs))
+    assert all(torch.equal(ensemble.state_dict()[name], value) for name, value in buffers.items())
+    assert not any(p.requires_grad for p in ensemble.parameters())
+    with torch.no_grad():
+        dropped[0].weight.zero_()  # further training of the original does not reach the copy
+    assert torch.equal(votes, ensemble.sensitive_votes(inputs))
+
+
+def test_votes_ignore_autocast_and_survive_half() -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 2)) for _ in range(5)]
+    ensemble = free(models)
+    inputs = torch.rand(300, 20)
+    votes = ensemble.sensitive_votes(inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ensemble.sensitive_votes(inputs), votes)
+    thresholds = dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=2.0))
+    noisy = dt.PrivateMajorityEnsemble(models, thresholds, profiles=[dt.PrivacyProfile.from_guarantee(POINT)] * 5)
+    counts = torch.tensor([[0, 5], [2, 3]])
+    before = noisy.mechanism.label_probabilities(counts)
+    noisy.half()
+    assert torch.equal(noisy.mechanism.label_probabilities(counts), before)
+    assert noisy(inputs).shape == (300,)
+
+
+def test_state_dict_carries_its_identity() -> None:
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    one, same = free(models), free(models)
+    same.load_state_dict(one.state_dict())
+    other = free([Says(0.1), Says(0.5), Says(0.8)])
+    with pytest.raises(dt.UnprovenPrivacy, match="another ensemble"):
+        one.load_state_dict(other.state_dict())
+
+
+def test_a_state_dict_with_the_right_name_and_other_weights_is_refused() -> None:
+    models = [nn.Linear(4, 2) for _ in range(3)]
+    ensemble, state = free(models), free(models).state_dict()
+    for lower in (torch.float16, torch.bfloat16):
+        ensemble.load_state_dict(free(models).to(lower).state_dict())
+        ensemble.load_state_dict(state)
+        free(models).to(lower).load_state_dict(state)
+    before = pickle.dumps([weight.numpy() for weight in ensemble.parameters()])
+    weight = state["_teachers.1.weight"]
+    for trained_further in (weight + 0.1, weight * 1.001, (weight * 1.001).half()):
+        state["_teachers.1.weight"] = trained_further
+        with pytest.raises(dt.UnprovenPrivacy, match=r"_teachers\.1\.weight"):
+            ensemble.load_state_dict(state)
+    assert pickle.dumps([weight.numpy() for weight in ensemble.parameters()]) == before
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+def test_the_compiler_leaves_the_draws_alone() -> None:
+    models = [Says(0.1), Says(0.5), Says(0.9)]
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+    ensemble = dt.PrivateMajorityEnsemble(models, mechanism, ledger=dt.PrivacyLedger())
+    compiled, inputs = torch.compile(ensemble, backend="eager"), torch.rand(40, 1)
+    labels = compiled(inputs)
+    assert torch.equal(ensemble(inputs), labels)
+    compiled(torch.rand(40, 1))
+    assert ensemble.ledger.count == 80
+
+
+def train_with_opacus(seed: int, model: nn.Module | None = None) -> tuple[nn.Module, nn.Module, PrivacyEngine]:
+    torch.manual_seed(seed)
+    inputs = torch.rand(256, 4)
+    data = TensorDataset(inputs, (inputs[:, 0] > 0.5).long())
+    model = model or nn.Linear(4, 2)
+    engine = PrivacyEngine()
+    wrapped, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
+        data_loader=DataLoader(data, batch_size=32),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+    )
+    for features, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(wrapped(features), targets).backward()
+        optimizer.step()
+    return model, wrapped, engine
+
+
+def test_what_training_left_on_a_teacher_stays_with_the_original(tmp_path: Path) -> None:
+    bare, wrapped, _ = train_with_opacus(0, nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    secret = torch.rand(16, 4)
+    wrapped.train()(secret)  # Opacus keeps the inputs for a backward pass that never comes
+    assert bare[0].activations
+    for given in (bare, wrapped):
+        ensemble = free([given], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
+        content = pickle.dumps(ensemble)
+        assert secret.numpy().tobytes() not in content
+        assert b"opacus" not in content
+        with torch.no_grad():
+            assert torch.equal(ensemble.sensitive_votes(secret)[0], bare(secret).argmax(dim=1))
+    assert bare[0].activations
+    assert secret.numpy().tobytes() in pickle.dumps(bare)
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[tuple[nn.Module, nn.Module, PrivacyEngine]]:
+    return [train_with_opacus(seed) for seed in range(3)]
+
+
+def test_from_opacus_reads_fetches_and_labels(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    bare, wrapped, engines = zip(*trained, strict=True)
+    inputs = torch.rand(10, 4)
+    votes = []
+    for models in (bare, wrapped):
+        ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, use="point")
+        votes.append(ensemble.sensitive_votes(inputs))
+        stated = max(engine.get_epsilon(1e-3) for engine in engines)
+        assert ensemble.noise is not None
+        assert ensemble.noise.target.epsilon == pytest.approx(stated, abs=1e-9)
+        assert ensemble.noise.certificate.margin >= 0
+        assert ensemble(inputs).shape == (10,)
+        assert ensemble.total_privacy(labels=1).epsilon <= stated
+    assert torch.equal(votes[0], votes[1])
+
+
+def test_profiles_are_of_the_weights_that_vote() -> None:
+    """Trained further without an accountant, or in another order: the printed guarantee would be of others."""
+    _, models, engines = zip(*(train_with_opacus(seed) for seed in range(2)), strict=True)
+    profiles = dt.read_teachers(engines, modules=models)
+    majority = dt.NoiseFreeMajority(classes=2, teachers=2)
+    dt.PrivateMajorityEnsemble(models, majority, profiles=profiles)
+    with pytest.raises(dt.UnprovenPrivacy, match="another order"):
+        dt.PrivateMajorityEnsemble(models[::-1], majority, profiles=profiles)
+    with torch.no_grad():
+        next(models[1].parameters()).add_(1e-3)
+    with pytest.raises(dt.UnprovenPrivacy, match="teacher 1 are not those"):
+        dt.PrivateMajorityEnsemble(models, majority, profiles=profiles)
+
+
+@pytest.mark.parametrize("wrong", ["one file for all", "another order", "untrained models"])
+def test_files_are_tied_to_the_models(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]], tmp_path: Path, wrong: str
+) -> None:
+    models, files = [bare for bare, _, _ in trained], [tmp_path / f"teacher-{number}.pt" for number in range(3)]
+    for file, (_, wrapped, engine) in zip(files, trained, strict=True):
+        engine.save_checkpoint(path=file, module=wrapped)
+    how: Any = {"delta": 1e-3, "allowance": 1.0, "noise": "self-bounding"}
+    dt.PrivateMajorityEnsemble.from_opacus(models, files, **how)
+    if wrong == "untrained models":
+        models = [nn.Linear(4, 2) for _ in models]
+    else:
+        files = [files[0]] * 3 if wrong == "one file for all" else files[::-1]
+    with pytest.raises(dt.UnprovenPrivacy, match="weights are not those in"):
+        dt.PrivateMajorityEnsemble.from_opacus(models, files, **how)
+
+
+def test_the_whole_profile_needs_less_noise_than_one_point(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    point, profile = (
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, use=use)
+        for use in ("point", "profile")
+    )
+    assert profile.noise.target == point.noise.target
+    prior = dt.IndependentVotes(mean=0.75)
+    assert profile.noise.expected_error(prior)[0] < point.noise.expected_error(prior)[0] - 0.01
+
+
+def test_from_opacus_states_totals_where_the_budget_is(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ledger = dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=50.0, delta=1e-4))
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0, ledger=ledger)
+    assert ensemble.delta == 1e-4
+    assert ensemble(torch.rand(3, 4)).shape == (3,)  # at 2e-3 no label would be within the budget
+    assert dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0).delta == 2e-3
+
+
+def test_from_opacus_self_bounding_adds_up(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, noise="self-bounding")
+    routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=2e-3).routes}
+    stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
+    assert routes["self-bounding noise"].epsilon == pytest.approx(2 * stated, rel=1e-6)
+    assert not routes["certified label"].applies
+
+
+def test_from_opacus_for_three_classes() -> None:
+    _, models, engines = zip(*(train_with_opacus(seed, nn.Linear(4, 3)) for seed in range(3)), strict=True)
+    how: dict[str, Any] = {"delta": 1e-3, "allowance": 1.5, "noise": "self-bounding"}
+    for classes in ((2, 0, 1), 3):
+        ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=classes, overlap=2, **how)
+        made = dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.5, overlap=2)
+        assert ensemble.mechanism.describe() == made.describe()
+        assert ensemble.classes == ((2, 0, 1) if classes != 3 else (0, 1, 2))
+        assert set(ensemble(torch.randn(30, 4)).tolist()) <= {0, 1, 2}
+        routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=3e-3).routes}
+        stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
+        assert routes["self-bounding noise"].epsilon == pytest.approx(2 * 1.5 * stated, rel=1e-6)
+    # Two of the three are a matter for DaRRM; what is binary says so before anything is solved or charged.
+    pair = dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=(2, 0), **how)
+    assert isinstance(pair.mechanism, dt.DaRRM)
+    with pytest.raises(dt.InvalidArgument, match=r'DaRRM is binary\. Say noise="self-bounding"'):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=3, **{**how, "noise": "one-label"})
+    unsaid = dt.PrivateMajorityEnsemble.from_opacus(models, engines, **how)
+    with pytest.raises(dt.InvalidArgument, match="DaRRM is for two classes"):
+        unsaid(torch.randn(30, 4))
+    assert unsaid.ledger.count == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({}, "allowance"),
+        ({"allowance": 1.0, "noise": "none"}, "one-label"),
+        ({"allowance": 0.0}, r"^allowance must be a number in \(0, inf\), got 0.0"),
+        ({"allowance": True}, "^allowance must be a number"),
+        ({"allowance": math.nan}, "^allowance must be a number"),
+        ({"allowance": math.inf, "noise": "self-bounding"}, "^allowance must be a number"),
+        ({"allowance": 1.0, "target": POINT}, "both"),
+        ({"allowance": 1.0, "delta": 0.0}, "delta"),
+        ({"target": POINT, "noise": "self-bounding"}, "allowance"),
+    ],
+)
+def test_from_opacus_wrong_arguments(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]], how: dict[str, Any], message: str
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    with pytest.raises(dt.InvalidArgument, match=message):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, **{"delta": 1e-3, **how})
+    with pytest.raises(dt.InvalidArgument, match="one for each of the 3 models"):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines[:2], delta=1e-3, allowance=1.0)
+
+
+def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0)
+    assert ensemble.privacy_report(as_dict=True)["total"] is None
+    ensemble(torch.rand(4, 4))
+    text = ensemble.privacy_report()
+    for part in ("4 labels", "operating system", "One label", "All 4 labels together", "rests on", "Secrecy"):
+        assert part in text
+    assert max(map(len, text.splitlines())) < 80
+    marked = ensemble.privacy_report(markdown=True)
+    assert marked.startswith("# Privacy report\n\nReleased: 4 labels, by DaRRM from 3 teachers. Randomness: ")
+    assert "\n\nWhat this rests on:\n\n- Neighbours: " in marked
+    assert "".join(marked.split()) == "#Privacyreport" + "".join(text.split())
+    assert marked.count(str(ensemble.total_privacy(labels=1).guarantee)) == 1
+
+
+def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
+    ledger = dt.PrivacyLedger(tmp_path / "week.sqlite", dt.PrivacyGuarantee(epsilon=20.0, delta=1e-5))
+    mechanism = dt.GNMax(sigma=12.5546, teachers=5, classes=3)
+    ensemble = dt.PrivateMajorityEnsemble(
+        [Returns(*torch.eye(3)[c].tolist()) for c in (0, 1, 1, 2, 0)], mechanism, overlap=1, ledger=ledger
+    )
+    told = ensemble.privacy_report(as_dict=True)
+    assert (told["version"], told["date"][:2]) == (dt.__version__, "20")
+    assert told["ledger"] == {"file": "week.sqlite", "budget": {"epsilon": 20.0, "delta": 1e-5}}
+    assert told["total"] is None
+    assert str(tmp_path) not in str(told)
+    ensemble(torch.rand(1, 1))
+    one = " ".join(ensemble.privacy_report().split())
+    assert "Released: 1 label, by GNMax (sigma 12.5546, overlap 1) from 5 teachers. Randomness:" in one
+    assert "All 1" not in one
+    assert "Ledger: week.sqlite, budget (20, 1e-05)-DP. Reported by darrm-torch" in one
+    ensemble(torch.rand(500, 1))
+    # Two bounds are proven for coins on the counts; the report says which one it is.
+    text = " ".join(ensemble.privacy_report().split())
+    counts = dt.GNMax(sigma=12.5546).guarantee(labels=501, delta=1e-5)
+    assert ensemble.total_privacy(labels=501).epsilon < counts.epsilon
+    assert (
+        "by the Renyi bound of the label itself, over all votes of 5 teachers for 3 classes, sigma = 12.5546." in text
+    )
+    other = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.GNMax(sigma=12.5546), overlap=1)
+    assert "by the Gaussian mechanism on the counts, sigma = 12.5546." in " ".join(other.privacy_report().split())
+    assert "Ledger: :memory:, no budget." in other.privacy_report()
+    coins = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.PermuteAndFlip(epsilon=0.25), overlap=1)
+    coins(torch.rand(2, 1))
+    text = " ".join(coins.privacy_report().split())
+    assert "Released: 2 labels, by PermuteAndFlip (epsilon 0.25, overlap 1) from 2 teachers." in text
+    assert "by the theorem of PermuteAndFlip. All 2" in text
+    assert "by the theorem of PermuteAndFlip for one label, and composition of 2." in text
+
+
+def test_a_report_of_what_is_not_proven_says_so() -> None:
+    ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.NoiseFreeMajority(classes=2))
+    ensemble(torch.rand(3, 1))
+    text, told = ensemble.privacy_report(), ensemble.privacy_report(as_dict=True)
+    assert "One label is not proven to be private" in text
+    assert "All 3 labels together are not proven to be private" in text
+    assert "(inf" not in text
+    assert (told["label"]["epsilon"], told["label"]["route"]) == (None, None)
+    assert not any(route["applies"] for route in told["total"]["routes"] if route["epsilon"] is None)
+    json.dumps(told, allow_nan=False)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda() -> None:
+    for count in (3, 40):  # one after another, and at once
+        models = [Says((number + 0.5) / count) if count < 32 else nn.Linear(1, 2) for number in range(count)]
+        ensemble, inputs = free(models).to("cuda"), torch.rand(20, 1)
+        labels = ensemble(inputs.cuda())
+        assert labels.device.type == "cuda"
+        assert torch.equal(labels.cpu(), free(models)(inputs))
+        assert ensemble(torch.rand(20, 1)).device.type == "cpu"  # the labels go where the inputs are
+    mixed = free([Says(0.1).cuda(), Says(0.5), Says(0.9).half().cuda()])
+    assert torch.equal(mixed(inputs), free([Says(0.1), Says(0.5), Says(0.9)])(inputs))
+
+
+@pytest.mark.parametrize("count", [5, 40])
+@pytest.mark.parametrize("of_teachers", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_votes_are_taken_in_the_precision_of_the_teachers(count: int, of_teachers: torch.dtype) -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 2)) for _ in range(count)]
+    inputs = torch.rand(LARGEST_BATCH, 20)
+    ensemble = free(models).to(of_teachers)
+    with torch.no_grad():
+        expected = torch.stack([model.to(of_teachers)(inputs.to(of_teachers)).argmax(dim=1) for model in models])
+    # Sums in another order move a logit by a few units in the last place.
+    allowed = 0 if count < 32 else expected.numel() * {torch.float32: 1e-4, torch.float64: 0}.get(of_teachers, 0.02)
+    for context in (None, torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=context or torch.bfloat16, enabled=context is not None):
+            assert (ensemble.sensitive_votes(inputs) != expected).sum() <= allowed
+            assert (ensemble.sensitive_votes(inputs.double()) != expected).sum() <= allowed
+
+
+def test_integers_reach_the_teachers_as_they_are() -> None:
+    words = [nn.Sequential(nn.EmbeddingBag(50, 4), nn.Linear(4, 3)) for _ in range(3)]
+    tokens = torch.randint(50, (8, 6))
+    expected = torch.stack([model(tokens).argmax(dim=1) for model in words])
+    assert torch.equal(free(words).sensitive_votes(tokens), expected)
+
+
+def test_an_input_is_known_by_type_shape_and_numbers() -> None:
+    rows = torch.arange(12.0).reshape(3, 4)
+    same = [rows, rows.clone(), torch.cat([rows, rows])[3:], rows.T.contiguous().T, rows.requires_grad_()]
+    assert len({tuple(input_digests(one)) for one in same}) == 1
+    other = [rows.double(), rows.reshape(3, 2, 2), rows.to(torch.bfloat16), rows.long(), rows + 1, rows > 3]
+    digests = [digest for one in (rows, *other) for digest in input_digests(one)]
+    assert len(set(digests)) == len(digests) - 1  # of the booleans two rows are equal
+    assert input_digests(torch.zeros(0, 4)) == []
+    assert len(set(input_digests(torch.zeros(2, 0)))) == 1
+
+
+@pytest.mark.parametrize("inputs", [[[1.0]], torch.tensor(1.0), {"pixels": torch.rand(2, 1)}])
+def test_inputs_are_a_tensor(inputs: Any) -> None:
+    with pytest.raises(dt.InvalidArgument, match="inputs must be a tensor"):
+        free([Says(0.1)])(inputs)
+
+
+def test_teachers_of_one_and_of_two_logits_vote_together() -> None:
+    sigmoid = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(sigmoid.weight)
+    counts = free([sigmoid, Says(0.0), Returns(3.0, 1.0)]).sensitive_counts(torch.tensor([[-1.0], [1.0]]))
+    assert counts.tolist() == [[3, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_weights_that_do_not_say_whose_they_are_change_nothing(strict: bool) -> None:
+    def ensemble() -> dt.PrivateMajorityEnsemble:
+        return dt.PrivateMajorityEnsemble([torch.nn.Linear(2, 2) for _ in range(3)], dt.NoiseFreeMajority(classes=2))
+
+    mine, other = ensemble(), ensemble()
+    before = {name: value.clone() for name, value in mine._teachers.state_dict().items()}
+    weights = {name: value for name, value in other.state_dict().items() if name != "_extra_state"}
+    with pytest.raises(dt.UnprovenPrivacy):
+        mine.load_state_dict(weights, strict=strict)
+    assert all(torch.equal(value, before[name]) for name, value in mine._teachers.state_dict().items())
+
+
+class WritesIntoItsInputs(nn.Module):
+    """A teacher whose first step is in place, by its own weight."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(scale))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs.mul_(self.scale)
+        return torch.stack([-inputs[:, 0], inputs[:, 0]], dim=1)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_no_teacher_changes_what_another_sees(count: int) -> None:
+    ensemble = free([WritesIntoItsInputs(-1.0) for _ in range(count)])
+    inputs = torch.ones(2, 1)
+    assert ensemble.sensitive_votes(inputs).tolist() == [[0, 0]] * count
+    assert ensemble(inputs).tolist() == [0, 0]
+    assert inputs.tolist() == [[1.0], [1.0]]
+
+
+class StaysInTraining(nn.Module):
+    """As for dropout at test time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.9), nn.BatchNorm1d(64), nn.Linear(64, 2))
+
+    def train(self, mode: bool = True) -> StaysInTraining:
+        return super().train(True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.net(inputs)
+
+
+def test_eval_mode_whatever_is_done_to_a_parent_or_a_teacher_thinks_of_it() -> None:
+    plain = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.9), nn.BatchNorm1d(64), nn.Linear(64, 2))
+    parent = nn.ModuleList([free([StaysInTraining(), plain])])
+    inputs = torch.rand(50, 1)
+    votes, mean = parent[0].sensitive_votes(inputs), parent[0]._teachers[1][2].running_mean.clone()
+    parent.apply(lambda module: module.train())
+    assert torch.equal(parent[0].sensitive_votes(inputs), votes)
+    assert torch.equal(parent[0]._teachers[1][2].running_mean, mean)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated")
+def test_teachers_in_torchscript() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.9), nn.Linear(8, 2))
+
+    plain = [model(), model()]
+    ensemble = free([torch.jit.script(one) for one in plain])
+    ensemble.apply(lambda module: module.train())
+    inputs = torch.randn(30, 1)
+    assert torch.equal(ensemble.sensitive_votes(inputs), free(plain).sensitive_votes(inputs))
+
+
+def test_the_ledger_of_an_ensemble_carries_no_teacher(tmp_path: Path) -> None:
+    ensemble = free([Says(0.123), Says(0.5)], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
+    content = pickle.dumps(ensemble.ledger)
+    assert all(weight.numpy().tobytes() not in content for weight in ensemble.parameters())
+    assert pickle.loads(content).spent() is not None
+
+
+def test_other_promises_of_the_same_teachers_do_not_make_labels_cheaper(tmp_path: Path) -> None:
+    file, models = tmp_path / "ledger.sqlite", [Says(i / 5) for i in range(5)]
+
+    def ensemble(epsilon: float) -> dt.PrivateMajorityEnsemble:
+        profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=epsilon))] * 5
+        mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=1.0))
+        ledger = dt.PrivacyLedger(file, dt.PrivacyGuarantee(epsilon=0.35))
+        return dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger, delta=0.0)
+
+    ensemble(0.1)(torch.rand(3, 1))
+    with pytest.raises(dt.LedgerError, match="promises"):
+        ensemble(1e-6)
+    assert ensemble(0.1).ledger.count == 3
+
+
+def test_the_report_holds_no_fingerprint_of_the_weights(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0, noise="self-bounding")
+    ensemble(torch.rand(2, 4))
+    said = str(ensemble.privacy_report(as_dict=True)) + ensemble.privacy_report()
+    for profile in ensemble.profiles:
+        assert profile.reading.digest
+        assert profile.reading.digest not in said

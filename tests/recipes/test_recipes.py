@@ -1,0 +1,351 @@
+"""The recipes at a small size: they run, resume, pay once, and say in one line what is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import darrm_torch as dt
+from darrm_torch import InvalidArgument
+from recipes import data, ten_classes
+from recipes.models import PaperCNN
+
+demo = importlib.import_module("recipes.01_private_labels")
+ten = importlib.import_module("recipes.03_ten_classes")
+ROOT = Path(__file__).parents[2]
+SMALL = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
+METHODS = 7
+
+
+def paid(run: Path) -> dict[str, int]:
+    """Labels in each ledger."""
+    counts = {}
+    for file in sorted((run / "ledgers").glob("*.sqlite")):
+        with sqlite3.connect(file) as database:
+            counts[file.stem] = database.execute("SELECT COUNT(*) FROM labels").fetchone()[0]
+    return counts
+
+
+def stamps(run: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mtime_ns for file in (run / "teachers").glob("*.pt")}
+
+
+def test_offline_digits() -> None:
+    task = data.load_task("mnist-5000")
+    assert (task.source, task.classes) == ("mnist-5000", "even-odd")
+    assert task.private_images.shape == (4000, 1, 28, 28)
+    assert 0 <= task.private_images.min() <= task.private_images.max() <= 1
+    assert set(task.private_labels.tolist()) == {0, 1}
+    parts = (task.private_images, task.public_images, task.heldout_images)
+    pictures = [{image.numpy().tobytes() for image in part} for part in parts]
+    assert [len(part) for part in pictures] == [4000, 500, 500]
+    assert len(set.union(*pictures)) == 5000
+
+
+@pytest.mark.skipif(not data.DEBIAN_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_fashion_mnist_is_the_papers_task() -> None:
+    task = data.load_task("auto")
+    assert (task.source, task.classes) == ("fashion-mnist", "5v8")
+    assert "found in" in task.reason
+    assert len(task.private_labels) == 12_000
+    assert len(task.public_labels) + len(task.heldout_labels) == 2000
+    assert task.private_labels.float().mean() == 0.5
+
+
+def test_two_classes_of_a_folder(tmp_path: Path) -> None:
+    import gzip
+
+    images = np.arange(6 * 784, dtype=np.uint32).astype(np.uint8).reshape(6, 28, 28)
+    labels = np.array([5, 8, 1, 5, 8, 8], dtype=np.uint8)
+    for part in ("train", "t10k"):
+        with gzip.open(tmp_path / f"{part}-images-idx3-ubyte.gz", "wb") as file:
+            file.write(bytes(16) + images.tobytes())
+        with gzip.open(tmp_path / f"{part}-labels-idx1-ubyte.gz", "wb") as file:
+            file.write(bytes(8) + labels.tobytes())
+    task = data.load_task("fashion-mnist", classes="8v5", folder=tmp_path)
+    assert task.private_labels.tolist() == [1, 0, 1, 0, 0]
+    assert torch.equal(task.private_images[0, 0], torch.from_numpy(images[0] / np.float32(255)))
+    with pytest.raises(InvalidArgument, match=r"classes in the data \(1, 5, 8\)"):
+        data.load_task("fashion-mnist", classes="5v7", folder=tmp_path)
+
+
+def test_ids_tell_records_apart_and_ignore_their_place() -> None:
+    task = data.load_task("mnist-5000", limit=50)
+    ids = task.private_ids()
+    assert len(set(ids)) == 50
+    assert data.load_task("mnist-5000", limit=40).private_ids() == ids[:40]
+
+
+def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert demo.main([*SMALL, "--run", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines() if str(run) not in line) <= 80
+    results = json.loads((run / "results.json").read_text())
+    assert (run / "figure.png").read_bytes().startswith(b"\x89PNG")
+    rows = {row["method"]: row for row in results["methods"]}
+    assert len(rows) == METHODS
+    for name, row in rows.items():
+        if name != "noise-free":
+            assert row["label"]["epsilon"] <= results["target"]["epsilon"]
+            assert row["label"]["delta"] == results["target"]["delta"]
+    # Labels of the same teachers: no total is a sum of one-label guarantees, but for self-bounding noise.
+    assert rows["darrm-optimal"]["total"]["route"] == "teachers released outright"
+    assert rows["darrm-optimal"]["total"]["epsilon"] == rows["noise-free"]["total"]["epsilon"]
+    assert paid(run) == dict.fromkeys(rows, 20)
+    manifest = json.loads((run / "shards.json").read_text())
+    assert sorted(itertools.chain(*manifest["records"])) == list(range(300))
+    before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
+    for file in (run / "students").glob("*.json"):
+        file.unlink()  # as if stopped between labelling and the students
+    assert demo.main([*SMALL, "--run", str(run)]) == 0
+    again = json.loads((run / "results.json").read_text())
+    assert stamps(run) == before
+    assert paid(run) == dict.fromkeys(rows, 20)
+    assert [row["released_label_accuracy"] for row in again["methods"]] == records
+    capsys.readouterr()
+    older = run / "teachers" / "teacher-001.pt"  # as if an earlier version had trained another network
+    record = torch.load(older, weights_only=True)
+    name, weights = next(iter(record["module_state_dict"].items()))
+    record["module_state_dict"][name] = weights[:1]
+    torch.save(record, older)
+    assert demo.main([*SMALL, "--run", str(run)]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith(f"error: {older} must be the weights of this PaperCNN")
+    assert f"{name} is (1, " in error
+
+
+WRONG = {
+    "no teachers": (["--teachers", "0"], "teachers"),
+    "overlap beyond K": (["--teachers", "3", "--overlap", "4"], "overlap"),
+    "assumed overlap beyond K": (["--teachers", "3", "--assumed-overlap", "4"], "assumed-overlap"),
+    "assumed overlap below the true one": (["--overlap", "2", "--assumed-overlap", "1"], "assumed-overlap"),
+    "unknown data": (["--data", "cifar"], "fashion-mnist"),
+    "absent classes": (["--classes", "5v12"], "classes"),
+    "no classes": (["--classes", "cats"], "classes"),
+    "epsilon of nothing": (["--epsilon", "0"], "epsilon"),
+    "no delta": (["--delta", "0"], "delta"),
+    "no noise": (["--noise-multiplier", "0"], "--noise-multiplier"),
+    "no queries": (["--queries", "0"], "queries"),
+    "too many queries": (["--queries", "100000"], "queries"),
+    "words for a number": (["--teachers", "many"], "--teachers"),
+    "unknown option": (["--teacher-count", "3"], "--teacher-count"),
+    "more teachers than records": (["--limit", "20", "--teachers", "40", "--queries", "5"], "at least one record"),
+    "negative limit": (["--limit", "-5"], "limit"),
+    "no workers": (["--workers", "0"], "workers"),
+    "negative seed": (["--seed", "-1"], "seed"),
+}
+
+
+def refused(main: Any, arguments: list[str], named: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says in one line what is wrong, with status 2, and has trained nothing."""
+    try:
+        status = main(["--data", "mnist-5000", "--limit", "100", "--run", str(run), *arguments])
+    except SystemExit as left:
+        status = left.code
+    error = capsys.readouterr().err
+    assert status == 2
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert named in error
+    assert not (run / "teachers").exists()
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_mistakes_are_one_line_and_status_2(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, named = WRONG[wrong]
+    refused(demo.main, arguments, named, tmp_path / "run", capsys)
+
+
+@pytest.mark.slow
+def test_folders_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("a file")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("precious")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "settings.json").write_text(json.dumps({"teachers": 11}))
+    for folder in (taken, foreign, other, Path("/proc/nowhere")):
+        assert demo.main([*SMALL, "--run", str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: --run must be")
+        assert error.count("\n") == 1
+    assert (foreign / "thesis.tex").read_text() == "precious"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["training", "labelling"])
+def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "recipes.01_private_labels", *SMALL, "--epochs", "3", "--run", str(run)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def reached() -> bool:
+        if moment == "training":
+            return len(stamps(run)) >= 1
+        return (run / "ledgers").exists() and len(list((run / "students").glob("*.json"))) >= 2
+
+    deadline = time.monotonic() + 200
+    while not reached():
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept, answered = stamps(run), {}
+    for file in (run / "ledgers").glob("*.sqlite"):
+        with sqlite3.connect(file) as database:
+            answered[file.stem] = dict(database.execute("SELECT key, label FROM labels"))
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    after = stamps(run)
+    assert all(after[name] == stamp for name, stamp in kept.items())
+    assert len(after) == 6
+    assert set(paid(run).values()) == {20}
+    for name, labels in answered.items():
+        with sqlite3.connect(run / "ledgers" / f"{name}.sqlite") as database:
+            now = dict(database.execute("SELECT key, label FROM labels"))
+        assert labels.items() <= now.items()
+
+
+def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = importlib.import_module("recipes.02_your_own_models")
+    monkeypatch.chdir(tmp_path)
+    models, engines, images = own.train_teachers_of_your_own()
+    text = (ROOT / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len([line for line in example.splitlines() if line]) <= 10
+    namespace = {"models": models, "engines": engines, "images": images, "backbone": PaperCNN()}
+    exec(example, namespace)
+    assert namespace["data"].labels.shape == (100,)
+    assert namespace["ledger"].count == 100
+    (file,) = tmp_path.rglob("*.ckpt")
+    assert torch.load(file, weights_only=True)["darrm_privacy_report"]["labels"] == 100
+
+
+def test_your_own_models_prints_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    importlib.import_module("recipes.02_your_own_models").main()
+    assert "One label" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_all_ten_classes_offline() -> None:
+    task = data.load_all_classes("mnist-5000", limit=60)
+    assert (task.source, task.classes) == ("mnist-5000", "ten classes")
+    assert (len(task.private_labels), len(task.public_labels), len(task.heldout_labels)) == (60, 30, 30)
+    assert set(task.private_labels.tolist()) == set(range(10))
+    two = data.load_task("mnist-5000", limit=60)
+    assert torch.equal(task.private_images, two.private_images)
+    assert torch.equal(task.private_labels % 2, two.private_labels)
+    with pytest.raises(InvalidArgument, match="data must be"):
+        data.load_all_classes("cifar")
+
+
+def test_accuracy_of_ten_classes_is_exact() -> None:
+    counts = torch.tensor([[2, 1, 0], [0, 3, 0], [1, 1, 1]])
+    free = dt.NoiseFreeMajority()
+    assert ten_classes.label_accuracy(free, counts=counts, truth=torch.tensor([0, 1, 2])) == pytest.approx(
+        (1 + 1 + 1 / 3) / 3
+    )
+    assert ten_classes.label_accuracy(free, counts=counts, truth=torch.tensor([1, 1, 2])) == pytest.approx(
+        (0 + 1 + 1 / 3) / 3
+    )
+
+
+def test_coins_for_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One label by coins alone: within the target; GNMax looks at its label only where the votes can be listed."""
+    settings = types.SimpleNamespace(teachers=3, delta=1e-5)
+    mechanisms = ten_classes.vote_mechanisms(settings, 0.5)
+    assert list(mechanisms) == list(ten_classes.PLAIN_TITLES)
+    for name, mechanism in mechanisms.items():
+        promise = mechanism.guarantee(delta=1e-5 if name.startswith("gnmax") else None)
+        assert promise.epsilon <= 0.5
+        assert promise.delta == (1e-5 if name.startswith("gnmax") else 0)
+    assert mechanisms["gnmax-label"].sigma < mechanisms["gnmax-exact"].sigma < mechanisms["gnmax-rdp"].sigma
+    monkeypatch.setattr(ten_classes, "LISTED", 2)  # three votes have three histograms
+    assert set(mechanisms) - set(ten_classes.vote_mechanisms(settings, 0.5)) == {"gnmax-label"}
+
+
+SMALL_TEN = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs", "1", "--queries", "20"]
+
+
+@pytest.mark.slow
+def test_ten_classes_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    command = [*SMALL_TEN, "--steps", "1", "--allowance", "1", "--run", str(run)]
+    assert ten.main(command) == 0
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines() if str(run) not in line) <= 80
+    assert (run / "figure.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((run / "results.json").read_text())
+    rows = {row["method"]: row for row in results["methods"]}
+    assert list(rows) == [*ten_classes.PRIVATE_TITLES, *ten_classes.PLAIN_TITLES]
+    teacher, delta = results["teachers"]["epsilon"], results["settings"]["delta"]
+    for name, row in rows.items():
+        if name in ten_classes.PLAIN_TITLES:
+            assert (row["overlap"], row["label"]["delta"]) == (1, delta)
+            assert row["label"]["epsilon"] <= results["settings"]["vote_epsilon"] * (1 + 1e-9)
+            assert row["total"]["route"] == "the mechanism's own coins"
+        elif name != "noise-free":
+            assert (row["overlap"], row["label"]["delta"]) == (3, delta)
+            assert row["label"]["epsilon"] <= teacher * (1 + 1e-9)
+        assert 0 <= row["label_accuracy"] <= 1
+    # Without noise a label costs all teachers; so do many labels of any noise.
+    assert (
+        rows["noise-free"]["label"]["route"] == rows["self-bounding"]["total"]["route"] == "teachers released outright"
+    )
+    assert rows["self-bounding"]["label"]["route"] == "self-bounding noise"
+    assert [point["allowance"] for point in results["by_allowance"]] == list(ten_classes.ALLOWANCES)
+    beyond = results["by_allowance"][-1]["accuracy"]  # m = 5 of three teachers: no noise is needed
+    assert beyond["self-bounding"] == pytest.approx(beyond["noise-free"], abs=1e-12)
+    assert paid(run) == dict.fromkeys(rows, 20)
+    before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
+    assert len(before) == 6
+    for file in (run / "students").glob("*.json"):
+        file.unlink()  # as if stopped between labelling and the students
+    assert ten.main(command) == 0
+    again = json.loads((run / "results.json").read_text())
+    assert stamps(run) == before
+    assert paid(run) == dict.fromkeys(rows, 20)
+    assert [row["released_label_accuracy"] for row in again["methods"]] == records
+
+
+WRONG_TEN = {
+    "no teachers": (["--teachers", "0"], "teachers"),
+    "unknown data": (["--data", "cifar"], "fashion-mnist"),
+    "no allowance": (["--allowance", "0"], "allowance"),
+    "coins that protect nothing": (["--vote-epsilon", "inf"], "vote-epsilon"),
+    "no delta": (["--delta", "0"], "delta"),
+    "nothing left without a label": (["--queries", "50"], "queries"),
+    "students that learn nothing": (["--steps", "0"], "steps"),
+    "no noise": (["--noise-multiplier", "0"], "--noise-multiplier"),
+    "unknown option": (["--classes", "5v8"], "--classes"),
+    "no workers": (["--workers", "0"], "workers"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TEN)
+def test_mistakes_with_ten_classes(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, named = WRONG_TEN[wrong]
+    refused(ten.main, ["--queries", "5", *arguments], named, tmp_path / "run", capsys)

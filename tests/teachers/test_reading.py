@@ -1,0 +1,625 @@
+"""Reading real Opacus teachers: reference values, every wrapping, and everything that must be refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import warnings
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from darrm_torch import InvalidArgument, PrivacyProfile, PrivateMajorityEnsemble, UnprovenPrivacy, read_privacy
+from darrm_torch.teachers.reading import check_independent, read_teachers, weights_digest
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
+    pytest.mark.filterwarnings("ignore:GDP accounting is experimental"),
+]
+STEPS = [(1.0, 0.1, 10)]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 6)
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.relu(self.hidden(x)))
+
+
+class Teacher:
+    """One epoch of DP-SGD with Opacus, in the way that a test asks for."""
+
+    def __init__(
+        self, *, seed=0, accountant="prv", records=100, net=None, lr=0.1, optimizer=torch.optim.SGD, **private
+    ):
+        from opacus import PrivacyEngine
+
+        torch.manual_seed(seed)
+        self.net = Net() if net is None else net
+        self.engine = PrivacyEngine(accountant=accountant)
+        data = TensorDataset(torch.randn(records, 4), torch.randint(0, 2, (records,)))
+        settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0} | private
+        self.module, self.optimizer, *rest = self.engine.make_private(
+            module=self.net,
+            optimizer=optimizer(self.net.parameters(), lr=lr),
+            data_loader=DataLoader(data, batch_size=records // 10),
+            **(settings | ({"criterion": nn.CrossEntropyLoss()} if "ghost" in str(private) else {})),
+        )
+        self.loader = rest[-1]
+        self.criterion = rest[0] if len(rest) == 2 else nn.CrossEntropyLoss()
+        self.train()
+
+    def train(self) -> None:
+        callable_ = self.module if isinstance(self.module, nn.Module) else self.net
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            self.criterion(callable_(x), y).backward()
+            self.optimizer.step()
+
+    def read(self, **options) -> PrivacyProfile:
+        given = {"module": self.module, "data_loader": self.loader, "optimizer": self.optimizer}
+        return read_privacy(self.engine, **(given | options))
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Teacher:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Teacher()
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_reference_values_of_the_papers_teacher():
+    """sigma 12, q 1/35, 175 steps: 0.0852 (Opacus PRV), 0.0975 (Opacus RDP), 0.0751 (PLD)."""
+    reading = read_privacy([(12.0, 1 / 35, 175)], delta=1e-4).reading
+    theirs = dict(reading.accountant_epsilons)
+    assert theirs["prv"] == pytest.approx(0.0852, abs=5e-4)
+    assert theirs["rdp"] == pytest.approx(0.0975, abs=5e-4)
+    assert reading.epsilon == pytest.approx(0.0751, abs=5e-4)
+
+
+@pytest.mark.parametrize("accountant", ["prv", "rdp"])
+def test_an_engine_is_read_with_everything_seen(accountant):
+    teacher = Teacher(accountant=accountant)
+    profile = teacher.read(delta=1e-5, steps=10)
+    assert profile == PrivacyProfile.from_dp_sgd(STEPS)
+    reading = profile.reading
+    assert (reading.accountant, reading.sampling, reading.records) == (accountant, "poisson", 100)
+    assert reading.digest == weights_digest(teacher.net)
+    assert dict(reading.accountant_epsilons)[accountant] == float(teacher.engine.get_epsilon(1e-5))
+    assert all(type(value) is float for _, value in reading.accountant_epsilons)
+    assert len(reading.notes) == 1
+    assert "100 records" in reading.notes[0]
+    json.dumps(asdict(reading), allow_nan=False)
+
+
+def test_an_accountant_a_history_and_a_state_agree(teacher):
+    profiles = [read_privacy(source) for source in (teacher.engine, teacher.engine.accountant, STEPS, tuple(STEPS))]
+    assert len(set(profiles)) == 1
+    for profile in profiles:
+        assert profile.reading.sampling == "assumed"
+        assert any("loader was not seen" in note for note in profile.reading.notes)
+        assert any("weights were not seen" in note for note in profile.reading.notes)
+
+
+def test_reading_copies_the_history(teacher):
+    reading = read_privacy(teacher.engine).reading
+    before = copy.deepcopy(teacher.engine.accountant.history)
+    assert reading.history == tuple(map(tuple, before))
+    assert teacher.engine.accountant.history == before
+
+
+def test_a_changing_noise_multiplier_is_read_in_full():
+    teacher = Teacher()
+    teacher.optimizer.noise_multiplier = 0.8
+    teacher.train()
+    assert teacher.read().dp_sgd == ((0.8, 0.1, 10), (1.0, 0.1, 10))
+
+
+# --- every wrapping -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "private",
+    [
+        {"grad_sample_mode": "hooks"},
+        {"grad_sample_mode": "functorch"},
+        {"grad_sample_mode": "ghost"},
+        {"wrap_model": False},
+        {"clipping": "per_layer", "max_grad_norm": [1.0] * 4},
+    ],
+    ids=str,
+)
+def test_every_way_of_training_is_read(private):
+    teacher = Teacher(**private)
+    profile = teacher.read()
+    assert profile.dp_sgd == tuple(STEPS)
+    assert profile.reading.digest == weights_digest(teacher.net)
+
+
+def test_a_digest_does_not_depend_on_wrappers():
+    net = Net()
+    state = net.state_dict()
+    digest = weights_digest(net)
+
+    class Lit(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.teacher = net
+
+    for wrapped in (state, Lit(), nn.DataParallel(net), torch.compile(net), nn.ModuleDict({"_module": Lit()})):
+        assert weights_digest(wrapped) == digest
+    for prefix in ("_module.", "_module.module.", "_orig_mod._module.", "_forward_module.teacher._module."):
+        assert weights_digest({prefix + name: value for name, value in state.items()}) == digest
+
+
+def test_a_digest_depends_on_names_values_shapes_and_types():
+    net = Net()
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    changed = [
+        {**state, "out.bias": state["out.bias"] + 1e-7},
+        {**state, "out.bias": state["out.bias"].reshape(1, 2)},
+        {**state, "out.bias": state["out.bias"].view(torch.int32)},
+        {name.replace("bias", "offset"): value for name, value in state.items()},
+        {name: value for name, value in state.items() if name != "out.bias"},
+    ]
+    assert len({weights_digest(one) for one in [state, *changed]}) == 6
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_opacus_is_read(teacher, tmp_path):
+    file = tmp_path / "teacher-000.pt"
+    teacher.engine.save_checkpoint(path=file, module=teacher.module, optimizer=teacher.optimizer)
+    profile = read_privacy(file)
+    assert profile == PrivacyProfile.from_dp_sgd(STEPS)
+    assert profile.reading.digest == weights_digest(teacher.net)
+    assert profile.reading.sampling == "assumed"
+
+
+def save(file, teacher, **extra):
+    state = {"module_state_dict": teacher.net.state_dict(), **extra}
+    state.setdefault("privacy_accountant_state_dict", dict(teacher.engine.accountant.state_dict()))
+    torch.save(state, file)
+
+
+def test_a_file_speaks_of_the_weights_that_it_holds(tmp_path):
+    teacher, file = Teacher(), tmp_path / "teacher-000.pt"
+    teacher.engine.save_checkpoint(path=file, module=teacher.module)
+    assert read_privacy(file, module=teacher.net).reading.digest == weights_digest(teacher.net)
+    read_teachers([file], modules=[copy.deepcopy(teacher.net).half()])
+    teacher.train()
+    for read in (lambda: read_privacy(file, module=teacher.net), lambda: read_teachers([file], modules=[teacher.net])):
+        with pytest.raises(UnprovenPrivacy, match="trained further"):
+            read()
+
+
+def test_what_ties_an_engine_to_a_teacher_is_seen_or_said(teacher):
+    unseen = read_privacy(teacher.engine, module=teacher.module, data_loader=teacher.loader).reading
+    assert any("steps of this teacher is taken on trust" in note for note in unseen.notes)
+
+
+def test_a_folder_is_read_in_order(tmp_path):
+    for number in (2, 0, 1):
+        teacher = Teacher(seed=number, noise_multiplier=1.0 + number)
+        save(tmp_path / f"teacher-{number:03d}.pt", teacher, sampling="poisson", shard_size=5000)
+    profiles = read_privacy(tmp_path)
+    assert [profile.dp_sgd[0][0] for profile in profiles] == [1.0, 2.0, 3.0]
+    assert all(p.reading.sampling == "poisson" and p.reading.records == 5000 for p in profiles)
+    assert all(not profile.reading.notes for profile in profiles)
+
+
+def test_a_file_that_was_not_sampled_by_poisson_or_not_private_is_refused(teacher, tmp_path):
+    save(tmp_path / "a.pt", teacher, sampling="shuffled")
+    with pytest.raises(UnprovenPrivacy, match="Poisson"):
+        read_privacy(tmp_path / "a.pt")
+    save(tmp_path / "b.pt", teacher, privacy_accountant_state_dict=None)
+    with pytest.raises(UnprovenPrivacy, match="non_private"):
+        read_privacy(tmp_path / "b.pt")
+
+
+def test_files_that_cannot_be_read_are_refused(teacher, tmp_path):
+    torch.save(teacher.net, tmp_path / "pickled.pt")
+    torch.save({"state_dict": teacher.net.state_dict()}, tmp_path / "lightning.ckpt")
+    (tmp_path / "noise.pt").write_bytes(b"no checkpoint at all")
+    for name, word in (
+        ("pickled.pt", "pickled module is refused"),
+        ("lightning.ckpt", "Lightning checkpoint holds no accountant"),
+        ("noise.pt", "readable checkpoint"),
+        ("missing.pt", "readable checkpoint"),
+    ):
+        with pytest.raises(InvalidArgument, match=word):
+            read_privacy(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidArgument, match=r"teacher-\*\.pt"):
+        read_privacy(tmp_path / "empty")
+
+
+class Bomb:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was executed",))
+
+
+def test_a_malicious_file_is_never_executed(tmp_path):
+    torch.save({"module_state_dict": Bomb(), "privacy_accountant_state_dict": {}}, tmp_path / "bomb.pt")
+    with pytest.raises(InvalidArgument):
+        read_privacy(tmp_path / "bomb.pt")
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_history_is_refused():
+    from opacus import PrivacyEngine
+
+    for source in (PrivacyEngine(), PrivacyEngine(accountant="rdp").accountant, []):
+        with pytest.raises(UnprovenPrivacy, match=r"recorded no step.*Give the engine"):
+            read_privacy(source)
+
+
+def test_gdp_is_no_guarantee_unless_named():
+    teacher = Teacher(accountant="gdp")
+    with pytest.raises(UnprovenPrivacy, match=r'central limit.*accept=\["gdp"\]'):
+        teacher.read()
+    profile = teacher.read(accept=["gdp"])
+    assert profile == PrivacyProfile.from_dp_sgd(STEPS)
+    assert any("vouches" in note for note in profile.reading.notes)
+
+
+def test_batches_without_poisson_sampling_are_refused_unless_named():
+    teacher = Teacher(poisson_sampling=False)
+    with pytest.raises(UnprovenPrivacy, match="poisson_sampling=True"):
+        teacher.read()
+    reading = teacher.read(accept=["sampling"]).reading
+    assert reading.sampling == "not poisson"
+    assert any("no guarantee" in note for note in reading.notes)
+
+
+def test_another_loader_is_refused(teacher):
+    other = Teacher(records=50, seed=5)
+    from opacus.data_loader import DPDataLoader
+
+    slower = DPDataLoader.from_data_loader(DataLoader(other.loader.dataset, batch_size=10))
+    with pytest.raises(UnprovenPrivacy, match="not the loader"):
+        teacher.read(data_loader=slower)
+
+
+def test_accumulated_batches_are_refused(teacher):
+    """Two batches for a step: a record may be in both. Opacus records twice the rate, which is no bound."""
+    accumulating = Teacher(seed=7)
+    accumulating.module.allow_grad_accumulation()
+    for number, (x, y) in enumerate(accumulating.loader):
+        if number % 2 == 0:
+            accumulating.optimizer.zero_grad()
+        accumulating.criterion(accumulating.module(x), y).backward()
+        if number % 2:
+            accumulating.optimizer.step()
+    assert accumulating.engine.accountant.history[-1][1] == 0.2
+    accumulating.train()  # the last steps are as they should be
+    seen = {"module": accumulating.module, "data_loader": accumulating.loader, "optimizer": accumulating.optimizer}
+    for left_out in ("data_loader", "optimizer"):
+        some = {name: value for name, value in seen.items() if name != left_out}
+        with pytest.raises(UnprovenPrivacy, match=r"other sample rates \(0\.2\) than a batch is drawn at \(0\.1\)"):
+            read_privacy(accumulating.engine, **some)
+    vouched = read_privacy(accumulating.engine, **seen, accept=["sampling"])
+    assert any("vouches that steps at other sample rates" in note for note in vouched.reading.notes)
+    # What would be wrong with it: one such step at noise 1, rates 0.1, against what the history says.
+    epsilon = PrivacyProfile.from_dp_sgd([(1.0, 0.2, 1)]).epsilon(1e-5)
+    x = torch.linspace(-10, 12, 100_001, dtype=torch.float64)
+    none, once, twice = (torch.exp(-((x - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in range(3))
+    excess = 0.81 * none + 0.18 * once + 0.01 * twice - math.exp(epsilon) * none
+    assert float(torch.trapezoid(excess.clamp(min=0), x)) > 1e-4
+
+
+def test_ghost_clipping_does_not_say_whether_batches_were_accumulated():
+    """Nothing forbids it there, and the accountant counts one batch a step."""
+    ghost = Teacher(grad_sample_mode="ghost")
+    for number, (x, y) in enumerate(ghost.loader):
+        ghost.criterion(ghost.module(x), y).backward()
+        if number % 2:
+            ghost.optimizer.step()
+            ghost.optimizer.zero_grad()
+    profile = ghost.read()
+    assert profile.dp_sgd == ((1.0, 0.1, 15),)
+    assert any("one batch a step is assumed" in note for note in profile.reading.notes)
+
+
+def test_a_replaced_step_hook_or_another_engine_is_refused():
+    teacher, other = Teacher(), Teacher(seed=1)
+    with pytest.raises(UnprovenPrivacy, match="does not report its steps"):
+        teacher.read(optimizer=other.optimizer)
+    teacher.optimizer.attach_step_hook(lambda optimizer: None)
+    with pytest.raises(UnprovenPrivacy, match="does not report its steps"):
+        teacher.read()
+
+
+def test_steps_that_were_not_recorded_are_refused():
+    teacher = Teacher(optimizer=torch.optim.Adam)
+    assert teacher.read(steps=10).dp_sgd == tuple(STEPS)
+    with pytest.raises(UnprovenPrivacy, match="recorded 10 steps, but 40 were taken"):
+        teacher.read(steps=40)
+    for parameter in teacher.net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    teacher.optimizer.original_optimizer.step()
+    with pytest.raises(UnprovenPrivacy, match="took 11 steps"):
+        teacher.read()
+
+
+def test_training_after_the_reading_is_noticed():
+    teacher = Teacher()
+    reading = teacher.read().reading
+    reading.check(teacher.engine, module=teacher.module)
+    with torch.no_grad():
+        teacher.net.out.bias += 1e-6  # without an accountant
+    reading.check(teacher.engine)
+    with pytest.raises(UnprovenPrivacy, match="weights are not those"):
+        reading.check(module=teacher.module)
+    teacher.train()
+    with pytest.raises(UnprovenPrivacy, match="other steps"):
+        reading.check(teacher.engine)
+
+
+class Normed(Net):
+    def __init__(self, **options) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6, affine=False, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.hidden(x)
+        return self.out(self.norm(hidden) if len(hidden) > 1 or not self.training else hidden)
+
+
+def test_statistics_of_raw_batches_are_refused_unless_named():
+    teacher = Teacher(net=Normed())
+    with pytest.raises(UnprovenPrivacy, match=r"running_mean.*GroupNorm"):
+        teacher.read()
+    assert any("vouches" in note for note in teacher.read(accept=["buffers"]).reading.notes)
+    frozen = Normed()
+    frozen.norm.eval()
+    assert not [note for note in read_privacy(STEPS, module=frozen).reading.notes if "running" in note]
+
+
+def test_ghost_clipping_with_another_bound_is_refused():
+    teacher = Teacher(grad_sample_mode="ghost")
+    teacher.read()
+    teacher.optimizer.max_grad_norm = 0.01
+    with pytest.raises(UnprovenPrivacy, match=r"clips gradients to 1\.0, the optimizer scales its noise to 0\.01"):
+        teacher.read()
+
+
+def test_the_adaptive_clipping_engine_is_refused():
+    from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
+
+    engine = PrivacyEngineAdaptiveClipping()
+    engine.accountant.history = list(STEPS)
+    with pytest.raises(UnprovenPrivacy, match="without bound"):
+        read_privacy(engine)
+
+
+def test_clipping_per_layer_with_another_bound_is_refused():
+    from opacus.schedulers import ExponentialGradClip
+
+    teacher = Teacher(clipping="per_layer", max_grad_norm=[1.0, 2.0, 1.0, 0.5])
+    teacher.read()
+    ExponentialGradClip(teacher.optimizer, gamma=0.9).step()  # lowers the noise and leaves the layers' bounds
+    with pytest.raises(UnprovenPrivacy, match=r"clipped to 2\.5 together, the optimizer scales its noise to 2\.25"):
+        teacher.read()
+
+
+def test_the_adaptive_clipping_optimizer_is_refused():
+    adaptive = Teacher(
+        clipping="adaptive",
+        target_unclipped_quantile=0.5,
+        clipbound_learning_rate=0.2,
+        max_clipbound=10.0,
+        min_clipbound=0.1,
+        unclipped_num_std=1.0,
+    )
+    with pytest.raises(UnprovenPrivacy, match="exact size of the batch"):
+        adaptive.read()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        (math.nan, 0.1, 10),
+        (0.0, 0.1, 10),
+        (-1.0, 0.1, 10),
+        (math.inf, 0.1, 10),
+        (1.0, 0.0, 10),
+        (1.0, 1.5, 10),
+        (1.0, math.nan, 10),
+        (1.0, 0.1, 0),
+        (1.0, 0.1, 2.5),
+        (1.0, 0.1),
+        (None, 0.1, 1),
+        "abc1",
+    ],
+    ids=str,
+)
+def test_numbers_out_of_range_never_reach_an_accountant(run, monkeypatch):
+    monkeypatch.setattr(
+        "darrm_torch.teachers.reading._opacus_epsilon", lambda *_: pytest.fail("the accountant was asked")
+    )
+    from opacus.accountants import create_accountant
+
+    accountant = create_accountant("prv")
+    accountant.history = [run]
+    for source in ([run], accountant):
+        with pytest.raises(InvalidArgument):
+            read_privacy(source)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan, "a"])
+def test_delta_is_checked_first(delta):
+    with pytest.raises(InvalidArgument, match="delta"):
+        read_privacy(STEPS, delta=delta)
+
+
+@pytest.mark.parametrize("source", [None, 3, Net(), {"history": []}], ids=lambda source: type(source).__name__)
+def test_what_has_no_history_is_refused(source):
+    with pytest.raises(InvalidArgument, match="PrivacyEngine"):
+        read_privacy(source)
+    with pytest.raises(InvalidArgument, match="module or a state dict"):
+        read_privacy(STEPS, module=object())
+
+
+# --- Opacus' accountants fail -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "word"), [(ValueError("Discrete mean differs"), "failed"), (-0.22, "said -0.22")])
+def test_an_accountant_that_fails_is_replaced_and_said_so(epsilon, word, monkeypatch):
+    from opacus.accountants import PRVAccountant
+
+    def get_epsilon(self, delta):
+        if isinstance(epsilon, Exception):
+            raise epsilon
+        return epsilon
+
+    monkeypatch.setattr(PRVAccountant, "get_epsilon", get_epsilon)
+    reading = read_privacy([(1.0, 0.1, 11 + len(word))], delta=1e-5).reading
+    assert dict(reading.accountant_epsilons)["prv"] == reading.epsilon
+    assert any(word in note and "our own bound stands in" in note for note in reading.notes)
+
+
+def test_an_accountant_that_would_take_long_is_not_asked():
+    for history in ([(0.1, 0.01, 100)], [(1.0 + 0.01 * i, 0.1, 3) for i in range(25)]):
+        notes = read_privacy(history).reading.notes
+        assert any("prv accountant was not asked, as it would take long" in note for note in notes)
+
+
+# --- several teachers -------------------------------------------------------------------------------------------------
+
+
+def test_several_teachers_are_read_together():
+    teachers = [Teacher(seed=seed) for seed in range(3)]
+    profiles = read_teachers(
+        [teacher.engine for teacher in teachers],
+        modules=[teacher.module for teacher in teachers],
+        data_loaders=[teacher.loader for teacher in teachers],
+    )
+    assert [profile.reading.digest for profile in profiles] == [weights_digest(teacher.net) for teacher in teachers]
+    with pytest.raises(InvalidArgument, match="one for each"):
+        read_teachers([teacher.engine for teacher in teachers], modules=[teachers[0].module])
+
+
+def test_engines_of_other_teachers_are_refused_where_the_optimizers_are_given():
+    own, other = ([Teacher(seed=seed, noise_multiplier=noise) for seed in range(2)] for noise in (1.0, 9.0))
+    modules, optimizers = [one.module for one in own], [one.optimizer for one in own]
+    told = read_teachers([one.engine for one in own], modules=modules, optimizers=optimizers)
+    assert told[0].reading.history[0][0] == 1.0
+    engines = [one.engine for one in other]
+    with pytest.raises(UnprovenPrivacy, match="does not report its steps to this accountant"):
+        read_teachers(engines, modules=modules, optimizers=optimizers)
+    with pytest.raises(UnprovenPrivacy, match="trained other weights"):
+        read_teachers(engines, modules=modules, optimizers=[one.optimizer for one in other])
+    with pytest.raises(UnprovenPrivacy, match="trained other weights"):
+        PrivateMajorityEnsemble.from_opacus(
+            modules, engines, delta=1e-4, allowance=1.0, optimizers=[one.optimizer for one in other]
+        )
+    with pytest.raises(InvalidArgument, match="optimizer"):
+        read_teachers(engines, modules=modules, optimizers=optimizers[:1])
+
+
+def test_one_accountant_behind_two_teachers_is_refused(teacher):
+    from opacus.accountants import create_accountant
+
+    state = teacher.engine.accountant.state_dict()
+    aliased = [create_accountant("prv"), create_accountant("prv")]
+    for accountant in aliased:
+        accountant.load_state_dict(state)
+    shared = list(STEPS)
+    for sources in ([teacher.engine] * 2, [teacher.engine, teacher.engine.accountant], aliased, [shared, shared]):
+        with pytest.raises(UnprovenPrivacy, match="share one accountant or one history"):
+            read_teachers(sources)
+    read_teachers([copy.deepcopy(teacher.engine.accountant), teacher.engine])
+
+
+def test_one_object_as_two_teachers_is_refused():
+    teacher = Teacher()
+    for pair in ([teacher.module] * 2, [teacher.module, teacher.net], [teacher.net] * 2):
+        with pytest.raises(UnprovenPrivacy, match="same object"):
+            check_independent(modules=pair)
+
+
+def zero_net() -> Net:
+    net = Net()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    net.hidden.weight.requires_grad_(True)
+    return net
+
+
+def noisy(seed: int, data_seed: int) -> Teacher:
+    """Noise dominates, data differ: teachers with one seed differ only by what they learned."""
+    torch.manual_seed(data_seed)
+    from opacus import PrivacyEngine
+
+    teacher = Teacher.__new__(Teacher)
+    teacher.net, teacher.engine = zero_net(), PrivacyEngine()
+    data = TensorDataset(torch.randn(100, 4), torch.randint(0, 2, (100,)))
+    teacher.module, teacher.optimizer, teacher.loader = teacher.engine.make_private(
+        module=teacher.net,
+        optimizer=torch.optim.SGD(teacher.net.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=10),
+        noise_multiplier=50.0,
+        max_grad_norm=1.0,
+    )
+    teacher.criterion = nn.CrossEntropyLoss()
+    torch.manual_seed(seed)
+    teacher.train()
+    return teacher
+
+
+def test_teachers_that_share_their_seed_are_refused():
+    one, same, other = noisy(0, 1), noisy(0, 2), noisy(3, 2)
+    with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 1 have weights that correlate by 0\.99"):
+        check_independent(modules=[one.module, same.module, other.module])
+    check_independent(modules=[one.module, other.module])
+    check_independent(modules=[one.module, same.module], accept=["seeds"])
+    with pytest.raises(UnprovenPrivacy, match=r"correlate by 1\.0000"):
+        check_independent(modules=[one.net, copy.deepcopy(one.net)], accept=["seeds"])
+
+
+def test_noise_generators_of_one_seed_are_refused():
+    """Where the teachers began with different weights, or saw different data, their weights do not tell."""
+    teachers = [Teacher(seed=n, noise_generator=torch.Generator().manual_seed(5)) for n in range(2)]
+    engines, modules, optimizers = zip(*((one.engine, one.module, one.optimizer) for one in teachers), strict=True)
+    read_teachers(engines, modules=modules)
+    with pytest.raises(UnprovenPrivacy, match="teachers 0 and 1 began with the same seed"):
+        read_teachers(engines, modules=modules, optimizers=optimizers)
+    read_teachers(engines, modules=modules, optimizers=optimizers, accept=["seeds"])
+    going_on = torch.Generator().manual_seed(5)
+    check_independent(optimizers=[Teacher(seed=n, noise_generator=going_on).optimizer for n in range(2)])
+    check_independent(optimizers=[teachers[0].optimizer, Teacher().optimizer])
+
+
+def test_a_common_start_is_taken_off():
+    start = Net()
+    with torch.no_grad():
+        for parameter in start.parameters():
+            parameter *= 100
+    one, other = (Teacher(seed=seed, net=copy.deepcopy(start), noise_multiplier=5.0) for seed in (1, 2))
+    with pytest.raises(UnprovenPrivacy, match="started alike"):
+        check_independent(modules=[one.net, other.net])
+    check_independent(modules=[one.net, other.net], initial=start)
+
+
+def test_teachers_in_files_are_compared_too(tmp_path):
+    for number, seed in enumerate((0, 0, 1)):
+        save(tmp_path / f"teacher-{number}.pt", noisy(seed, number))
+    with pytest.raises(UnprovenPrivacy, match="teachers 0 and 1"):
+        read_privacy(tmp_path)
+    assert len(read_privacy(tmp_path, accept=["seeds"])) == 3
