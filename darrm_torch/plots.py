@@ -232,7 +232,7 @@ def plot_frontier(
     epsilons: Iterable[float] | None = None,
     *,
     axes: Any = None,
-    each: Callable[[float], None] = lambda epsilon: None,
+    on_progress: Callable[[float], None] = lambda epsilon: None,
 ) -> Any:
     """Agreement against epsilon: what each strategy is worth at each budget, at the plan's deltas.
 
@@ -240,7 +240,7 @@ def plot_frontier(
         plan: the question; its targets' epsilons are scaled.
         epsilons: where; None: from a quarter of the plan's to four times it.
         axes: matplotlib Axes to draw on; None: new ones.
-        each: told each epsilon when it is done.
+        on_progress: called with each epsilon when it is done.
     """
     asked = plan.targets[-1]
     grid = np.geomspace(asked.epsilon / 4, asked.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
@@ -249,8 +249,8 @@ def plot_frontier(
         for row in plan.at(epsilon).rows:
             if row.meets and row.agreement is not None:
                 name = f"noise-free, part of the {plan.teachers}" if row.voters < plan.teachers else row.name
-                curves.setdefault(name + " *" * row.own_coins, []).append((epsilon, row.agreement))
-        each(epsilon)
+                curves.setdefault(name + " *" * row.own_randomness, []).append((epsilon, row.agreement))
+        on_progress(epsilon)
     axes = _axes(axes)
     kinds = sorted({_without_marks(name) for name in curves})
     looks = dict(zip(kinds, itertools.cycle(_looks()), strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from pathlib import Path
@@ -63,6 +64,13 @@ _OUTSIDE = re.compile(
 )
 
 
+def _exports(module: str) -> list[str]:
+    """The names that ``darrm_torch`` exports from one of its modules, by its stub."""
+    stub = ast.parse(Path(darrm_torch.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module == module]
+    return [alias.name for node in imports for alias in node.names]
+
+
 class Exports(SphinxDirective):
     """``.. exports:: module``: all that ``darrm_torch`` exports from a module, from the docstrings."""
 
@@ -70,7 +78,7 @@ class Exports(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         lines = [".. currentmodule:: darrm_torch", ""]
-        for name in darrm_torch._HOME[self.arguments[0]]:
+        for name in _exports(self.arguments[0]):
             thing: Any = getattr(darrm_torch, name)
             if not inspect.isclass(thing):
                 lines += [f".. autofunction:: {name}", ""]

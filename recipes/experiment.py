@@ -210,7 +210,7 @@ def build_ensembles(
         )
 
     budget = {"allowance": settings.allowance} if target is None else {"target": target}
-    optimal = from_opacus("darrm-optimal", use="point", **budget)
+    optimal = from_opacus("darrm-optimal", teacher_promise="point", **budget)
     profiles, certificate = optimal.profiles, optimal.noise.certificate
     target, data_overlap = optimal.noise.target, settings.teachers if settings.contiguous else settings.overlap
     allowance = target.epsilon / max(point.epsilon for point in certificate.teacher)
@@ -326,7 +326,7 @@ def label_and_teach(
                 "method": name,
                 "title": TITLES[name],
                 "label": label.to_dict(),
-                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.words}"},
+                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.explanation}"},
                 "label_accuracy": mean,
                 "label_accuracy_std": deviation,
                 **scores,

@@ -170,7 +170,7 @@ def label_and_teach(
                 "teachers": kind,
                 "overlap": ensemble.overlap,
                 "label": label.to_dict(),
-                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.words}"},
+                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.explanation}"},
                 "label_accuracy": accuracy[kind](ensemble.mechanism),
                 **experiment.train_student(
                     folder,

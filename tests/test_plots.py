@@ -84,7 +84,7 @@ def test_profile_of_a_label_lies_below_that_of_all_teachers() -> None:
 def test_frontier_rises_with_epsilon() -> None:
     plan = dt.plan(teachers=5, teacher=TEACHER, label_target=TARGET)
     seen: list[float] = []
-    axes = plot_frontier(plan, [0.1, 0.2, 0.4], each=seen.append)
+    axes = plot_frontier(plan, [0.1, 0.2, 0.4], on_progress=seen.append)
     rendered(axes)
     assert seen == pytest.approx([0.1, 0.2, 0.4])
     lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..mechanisms.base import MOST_VOTES, Mechanism
-from ..mechanisms.sampling import Floats, Integers
 from ..noise.certificate import Certificate, WorstCase
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 
@@ -54,7 +54,7 @@ def audit(
     """Draws labels on two neighbouring datasets and bounds epsilon from below; one label, two datasets.
 
     Passing proves nothing; it would have noticed a grave mistake. Votes are drawn with an ordinary generator
-    (``seed``), the labels with the mechanism's own coins.
+    (``seed``), the labels with the mechanism's own randomness.
 
     Args:
         mechanism: what draws the labels.
@@ -114,17 +114,17 @@ def audit(
     return Audit(epsilon=epsilon, claim=claim, samples=samples, confidence=confidence, worst_case=words)
 
 
-def _shown(here: npt.NDArray[Any], there: npt.NDArray[Any], samples: int, delta: float, risk: float) -> Floats:
+def _shown(here: npt.NDArray[Any], there: npt.NDArray[Any], samples: int, delta: float, risk: float) -> FloatArray:
     """log((p - delta) / p') at the Clopper-Pearson bounds of the two chances, from how often each label came."""
     least = np.nan_to_num(stats.beta.ppf(risk, here, samples - here + 1), nan=0.0)  # NaN: never
     most = np.nan_to_num(stats.beta.isf(risk, there + 1, samples - there), nan=1.0)  # NaN: always
-    shown: Floats = np.log(np.maximum(least - delta, 1e-300) / most)
+    shown: FloatArray = np.log(np.maximum(least - delta, 1e-300) / most)
     return shown
 
 
 def _telling_counts(
     mechanism: Mechanism, claim: PrivacyGuarantee, teachers: int | None, overlap: int | None, samples: int
-) -> tuple[Integers, Integers]:
+) -> tuple[IntArray, IntArray]:
     """Of all counts of two classes that differ in r votes, the pair on which the samples are expected to show most."""
     known = mechanism.teachers if teachers is None else check_integer("teachers", teachers, low=1)
     if known is None:
@@ -149,14 +149,14 @@ def _telling_counts(
     return counts[here], counts[there]
 
 
-def _binary_votes(case: WorstCase) -> list[Floats]:
+def _binary_votes(case: WorstCase) -> list[FloatArray]:
     fixed = [1.0] * case.ones + [0.0] * case.zeros
     here = np.array([p for p, _, n in case.corners for _ in range(n)] + fixed)
     there = np.array([p for _, p, n in case.corners for _ in range(n)] + fixed)
     return [np.stack([1 - p, p], axis=1) for p in (here, there)]
 
 
-def _check_votes(laws: Any) -> list[Floats]:
+def _check_votes(laws: Any) -> list[FloatArray]:
     try:
         votes = np.array([np.asarray(law, dtype=np.float64) for law in laws])
     except (TypeError, ValueError, RuntimeError):
@@ -170,7 +170,7 @@ def _check_votes(laws: Any) -> list[Floats]:
     return list(votes)
 
 
-def _tally(mechanism: Mechanism, votes: Floats, samples: int, generator: np.random.Generator) -> Integers:
+def _tally(mechanism: Mechanism, votes: FloatArray, samples: int, generator: np.random.Generator) -> IntArray:
     """How often each label was given; the last entry is "no answer"."""
     steps = np.cumsum(votes, axis=1)[:, :-1]
     counts = np.zeros((samples, votes.shape[1]), dtype=np.int64)

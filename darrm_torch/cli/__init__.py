@@ -58,14 +58,14 @@ def _build_parser(chosen: str | None) -> Parser:
     commands = parser.add_subcommands(metavar="command", title="commands")
     for name, command in COMMANDS.items():
         own = Parser(
-            description=command.words,
+            description=command.summary,
             epilog=f"example:\n  {command.example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if isinstance(command, Command) and name == chosen:
             own.add_argument("--config", action="config", metavar="FILE", help="read options from YAML or JSON")
             command.add_arguments(own)
-        commands.add_subcommand(name, own, help=command.words)
+        commands.add_subcommand(name, own, help=command.summary)
         own.prog = f"darrm {name}"
     return parser
 

@@ -162,8 +162,8 @@ def _run(chosen: Any) -> int:
             bar.update()
     classes = competing(models[0], inputs, chosen.classes)
     # First with a ledger in memory: what is refused leaves no new file behind.
-    with search_progress() as each:
-        ensemble = _ensemble(chosen, files, models, classes, strength, PrivacyLedger(":memory:", budget), each)
+    with search_progress() as on_progress:
+        ensemble = _ensemble(chosen, files, models, classes, strength, PrivacyLedger(":memory:", budget), on_progress)
 
     def spending_from(ledger: PrivacyLedger) -> Any:
         return PrivateMajorityEnsemble(
@@ -265,7 +265,7 @@ def _ensemble(
     classes: int,
     strength: dict[str, Any],
     ledger: PrivacyLedger,
-    each: Callable[[float], None],
+    on_progress: Callable[[float], None],
 ) -> Any:
     """The teachers and the noise that were asked for."""
     from ..labels.ensemble import PrivateMajorityEnsemble
@@ -298,11 +298,11 @@ def _ensemble(
                 allowance=strength.get("allowance"),
                 target=strength.get("label_target"),
                 overlap=chosen.overlap,
-                use="profile" if kind == "darrm" else "point",
+                teacher_promise="profile" if kind == "darrm" else "point",
                 classes=chosen.classes,
                 ledger=ledger,
                 accept=chosen.accept,
-                each=each,
+                on_progress=on_progress,
             )
     profiles = None
     if accountants is not None:
@@ -356,7 +356,7 @@ def _strength(chosen: Any) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    words="Private labels from models, charged to a ledger.",
+    summary="Private labels from models, charged to a ledger.",
     example="darrm label --inputs x.npy --models t0.pt t1.pt --build nets:build \\\n"
     "      --mechanism self-bounding --total-target 1,1e-5 --overlap 1 \\\n"
     "      --ledger labels.sqlite --out y.npy",

@@ -38,7 +38,7 @@ def _run(chosen: Any) -> int:
         raise InvalidArgument("file", "a ledger, as `darrm label --ledger` makes it", str(file))
     ledger = PrivacyLedger(chosen.file)
     identity = ledger.report()["identity"]
-    coins = _own_coins(identity)
+    coins = _own_randomness(identity)
     if coins is not None:
         ledger = PrivacyLedger(chosen.file, cost=coins)
     told, options = ledger.report(), _options(ledger)
@@ -62,7 +62,9 @@ def _run(chosen: Any) -> int:
     if options:
         print(fill(f"Started with: darrm label {typed(options)}"))
     if coins is not None:
-        print(fill(f"Spent: {ledger.spent()}, by the mechanism's own coins; less if the teachers' training counts."))
+        print(
+            fill(f"Spent: {ledger.spent()}, by the mechanism's own randomness; less if the teachers' training counts.")
+        )
         if ledger.budget is not None:
             left = ledger.left(_MANY)
             print(f"Left: {'over ' * (left == _MANY)}{_counted(left, 'label')}, by the coins alone.")
@@ -75,7 +77,7 @@ def _run(chosen: Any) -> int:
     return 0
 
 
-def _own_coins(identity: dict[str, str] | None) -> Callable[[int], PrivacyGuarantee] | None:
+def _own_randomness(identity: dict[str, str] | None) -> Callable[[int], PrivacyGuarantee] | None:
     """What so many labels cost by the coins of the mechanism alone, whatever the teachers are; None: not known."""
     from .. import mechanisms
 
@@ -176,7 +178,7 @@ def too_dear(error: BudgetExceeded, ensemble: Any, option: str | None) -> str:
 
 
 COMMAND = Command(
-    words="What a ledger holds: labels, batches, budget, noise.",
+    summary="What a ledger holds: labels, batches, budget, noise.",
     example="darrm ledger labels.sqlite",
     add_arguments=_add_arguments,
     run=_run,

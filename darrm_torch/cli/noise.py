@@ -49,7 +49,7 @@ def _run(chosen: Any) -> int:
         teacher = read_teacher(chosen)
         if teacher is None:
             raise InvalidArgument("--teacher", "given", None, "Or give --noise-multiplier, --sample-rate and --steps.")
-        with search_progress() as each:
+        with search_progress() as on_progress:
             noise = optimize_noise(
                 teachers=chosen.teachers,
                 teacher=teacher,  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def _run(chosen: Any) -> int:
                 overlap=chosen.overlap,
                 prior=prior,
                 shape=chosen.shape,
-                each=each,
+                on_progress=on_progress,
             )
     else:
         noise = self_bounding_noise(
@@ -99,7 +99,7 @@ def report_noise(noise: NoiseFunction, chosen: Any) -> None:
 
 
 COMMAND = Command(
-    words="Find the best noise function, prove it, write it as JSON.",
+    summary="Find the best noise function, prove it, write it as JSON.",
     example="darrm noise --teachers 11 --teacher 0.1,1e-5 --target 0.3,1e-4 --out n.json",
     add_arguments=_add_arguments,
     run=_run,

@@ -22,13 +22,13 @@ class Command:
     """One command of ``darrm``.
 
     Attributes:
-        words: what it does.
+        summary: what it does.
         example: a command line, as the help shows it.
         add_arguments: fills its parser.
         run: does it with what was read, and says the exit status.
     """
 
-    words: str
+    summary: str
     example: str
     add_arguments: Callable[[Any], None]
     run: Callable[[Any], int]

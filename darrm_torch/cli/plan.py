@@ -72,21 +72,21 @@ def _run(chosen: Any) -> int:
             label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
-            each=lambda name: bar.update(),
+            on_progress=lambda name: bar.update(),
         )
     costs, needed = None, None
     if chosen.agreement is not None:
         with progress(kinds, "costs") as bar:
-            costs = answer.costs(chosen.agreement, each=lambda name: bar.update())
+            costs = answer.costs(chosen.agreement, on_progress=lambda name: bar.update())
     missing = chosen.agreement is None and not answer.teacher.is_private
     if chosen.agreement is not None or (missing and not many and chosen.teachers <= _QUICK):
         with progress(30, "teachers") as bar:
-            needed = answer.teachers_needed(0.95 if missing else chosen.agreement, each=bar.update)
+            needed = answer.teachers_needed(0.95 if missing else chosen.agreement, on_progress=bar.update)
     if chosen.plot is not None:
         from ..plots import plot_frontier
 
         with progress(13, "figure") as bar:
-            axes = plot_frontier(answer, each=lambda epsilon: bar.update())
+            axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
     label_options = options_for(answer)
     if chosen.json:
@@ -111,7 +111,7 @@ def _run(chosen: Any) -> int:
 
 
 COMMAND = Command(
-    words="Which way of releasing labels for which budget, and why.",
+    summary="Which way of releasing labels for which budget, and why.",
     example="darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 1/35 \\\n"
     "      --steps 175 --label-target 0.1,1e-4",
     add_arguments=_add_arguments,

@@ -37,14 +37,14 @@ class Recipe:
     """A command that runs a recipe.
 
     Attributes:
-        words: what it does.
+        summary: what it does.
         example: a command line, as the help shows it.
         module: the recipe.
         option: its option for the folder of results, and ``folder``, what that is unless it is given.
         results: the files of results in it; none: every JSON file.
     """
 
-    words: str
+    summary: str
     example: str
     module: str
     option: str
@@ -58,7 +58,7 @@ class Recipe:
             None,
         )
         if {"-h", "--help"} & set(arguments):
-            print(f"{self.words}\n\nexample:\n  {self.example}\n\n--json prints the results as JSON.", end=" ")
+            print(f"{self.summary}\n\nexample:\n  {self.example}\n\n--json prints the results as JSON.", end=" ")
             print("The rest is the recipe's own:\n")
         if root is None:
             raise UsageError(
@@ -96,7 +96,7 @@ class Recipe:
 
 
 DEMO = Recipe(
-    words="Private images to teachers to private labels to a student.",
+    summary="Private images to teachers to private labels to a student.",
     example="darrm demo --data fashion-mnist",
     module="recipes.01_private_labels",
     option="--run",
@@ -104,7 +104,7 @@ DEMO = Recipe(
     results=("results.json",),
 )
 REPRODUCE = Recipe(
-    words="The paper's figures and tables.",
+    summary="The paper's figures and tables.",
     example="darrm reproduce losses --out runs/reproduce",
     module="recipes.reproduce.__main__",
     option="--out",

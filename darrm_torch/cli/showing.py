@@ -59,11 +59,11 @@ def search_progress() -> Iterator[Callable[[float], None]]:
     """For a search of noise: told of each of its rounds."""
     with progress(None, "noise") as bar:
 
-        def each(excess: float) -> None:
+        def on_progress(excess: float) -> None:
             bar.set_postfix_str(f"delta over by {excess:.1e}", refresh=False)
             bar.update()
 
-        yield each
+        yield on_progress
 
 
 def check_figure(path: str | None) -> None:

@@ -96,7 +96,7 @@ def _run(chosen: Any) -> int:
 
 
 COMMAND = Command(
-    words="Train a student on labels; costs no privacy.",
+    summary="Train a student on labels; costs no privacy.",
     example="darrm student --inputs x.npy --labels y.npy --build nets:build --out s.pt",
     add_arguments=_add_arguments,
     run=_run,

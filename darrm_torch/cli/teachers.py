@@ -48,7 +48,7 @@ def _run(chosen: Any) -> int:
 
 
 COMMAND = Command(
-    words="What teachers trained with Opacus promise.",
+    summary="What teachers trained with Opacus promise.",
     example="darrm teachers runs/demo/teachers --delta 1e-4",
     add_arguments=_add_arguments,
     run=_run,

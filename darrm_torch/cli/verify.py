@@ -37,7 +37,7 @@ def _run(chosen: Any) -> int:
 
 
 COMMAND = Command(
-    words="Prove a noise function again.",
+    summary="Prove a noise function again.",
     example="darrm verify n.json",
     add_arguments=_add_arguments,
     run=_run,

@@ -46,7 +46,8 @@ class PrivateMajorityEnsemble(nn.Module):
     Args:
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
         mechanism: turns vote counts into labels, for example ``DaRRM(noise)``.
-        profiles: what each teacher promises, one for each; ``None``: nothing (only the mechanism's own coins protect).
+        profiles: what each teacher promises, one for each; ``None``: nothing, only the mechanism's
+            own randomness protects.
         overlap: r, how many teachers' training sets one record can be in; ``None``: all K.
         classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8; a number C: the
             first C. ``None``: all.
@@ -134,13 +135,13 @@ class PrivateMajorityEnsemble(nn.Module):
         target: PrivacyGuarantee | None = None,
         overlap: int | None = None,
         noise: Literal["one-label", "self-bounding"] = "one-label",
-        use: Literal["profile", "point"] = "profile",
+        teacher_promise: Literal["profile", "point"] = "profile",
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
         accept: Collection[Accepted] = (),
-        each: Callable[[float], None] = lambda excess: None,
+        on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
         """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
 
@@ -156,7 +157,8 @@ class PrivateMajorityEnsemble(nn.Module):
             noise: ``"one-label"``, the optimum for labels that are judged one by one (two classes), or
                 ``"self-bounding"``, whose costs add up over many labels (needs ``allowance``; for any number of
                 classes: :class:`~darrm_torch.SelfBoundingPlurality` where ``classes`` names more than two).
-            use: ``"profile"`` uses the whole privacy profile of the teachers, ``"point"`` only (epsilon, Delta), as the
+            teacher_promise: ``"profile"`` uses the whole privacy profile of the teachers, ``"point"`` only (epsilon,
+                Delta), as the
                 paper does.
             classes: see the class.
             ledger: see the class.
@@ -164,7 +166,7 @@ class PrivateMajorityEnsemble(nn.Module):
             optimizers: the optimizers that trained them, one for each, to see that each engine counted the steps of
                 its own teacher; nothing else can tell.
             accept: findings to go on with, by name, see :func:`~darrm_torch.read_privacy`.
-            each: told how the search for noise goes on, see :func:`~darrm_torch.optimize_noise`.
+            on_progress: called as the search for noise goes on, see :func:`~darrm_torch.optimize_noise`.
 
         Raises:
             InvalidArgument: neither or both of ``allowance`` and ``target``, not one engine for each model, or more
@@ -210,11 +212,13 @@ class PrivateMajorityEnsemble(nn.Module):
             if target is None:
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
-            teacher = (point,) if use == "point" else PrivacyProfile.weakest(profiles).guarantees()
-            if use == "profile" and overlap == 1:
+            teacher = (point,) if teacher_promise == "point" else PrivacyProfile.weakest(profiles).guarantees()
+            if teacher_promise == "profile" and overlap == 1:
                 # One teacher's promise is then the whole cost: at m = 1 it leaves no noise.
                 teacher = essential((*teacher, point))
-            mechanism = DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, each=each))
+            mechanism = DaRRM(
+                fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
+            )
         budget = None if ledger is None else ledger.budget
         if budget is not None:
             total_delta = budget.delta
@@ -499,7 +503,7 @@ def _equal_weights(mine: Any, given: Any) -> bool:
 def _told(whose: str, total: TotalPrivacy) -> str:
     if math.isinf(total.epsilon):
         return f"{whose} not proven to be private: no bound holds at delta {shown(total.delta, 3)}."
-    return f"{whose} {total.guarantee}, by {total.route.name}. {total.route.words}"
+    return f"{whose} {total.guarantee}, by {total.route.name}. {total.route.explanation}"
 
 
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee
-from .sampling import Floats, Integers, RandomBits
+from .sampling import RandomBits
 
 __all__ = ["Mechanism"]
 
@@ -103,7 +104,7 @@ class Mechanism(ABC):
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
     ) -> PrivacyGuarantee | None:
-        """What the mechanism's own coins promise for ``labels`` labels together when only votes change.
+        """What the mechanism's own randomness promise for ``labels`` labels together when only votes change.
 
         It holds whatever the teachers promise, if one record changes the votes of at most ``overlap`` teachers; labels
         may be asked adaptively. ``None``: its coins alone promise nothing, and privacy must come from the teachers.
@@ -150,12 +151,12 @@ class Mechanism(ABC):
         return []
 
     @abstractmethod
-    def _draw(self, counts: Integers) -> Integers: ...
+    def _draw(self, counts: IntArray) -> IntArray: ...
 
     @abstractmethod
-    def _law(self, counts: Integers) -> Floats: ...
+    def _law(self, counts: IntArray) -> FloatArray: ...
 
-    def _read(self, counts: Any) -> tuple[Integers, Callable[[Any], Any]]:
+    def _read(self, counts: Any) -> tuple[IntArray, Callable[[Any], Any]]:
         """``counts`` as a checked (B, C) int64 array, and the way back to where it came from."""
         torch = sys.modules.get("torch")  # whoever holds a tensor has imported it; others need not pay for it
         give_back: Callable[[Any], Any] = _same

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import FloatArray, IntArray
 from ..errors import check_number
 from ..privacy.guarantees import PrivacyGuarantee
 from .gnmax import LARGEST_SIGMA, SMALLEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
-from .sampling import Floats, Integers
 
 __all__ = ["ConfidentGNMax"]
 
@@ -108,20 +108,20 @@ class ConfidentGNMax(GaussianCounts):
     def _notes(self) -> list[str]:
         return ["label -1: no answer, because too few teachers agree; it costs as much as an answer"]
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         noise, unit = gaussian_noise(self.sigma_check)
         answered = noise.signed(self._bits, len(counts)) >= self._missing(counts, unit)
         labels = np.full(len(counts), -1, dtype=np.int64)
         labels[answered] = noisy_argmax(counts[answered], *gaussian_noise(self.sigma), self._bits)
         return labels
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         noise, unit = gaussian_noise(self.sigma_check)
         less = np.append(0.0, np.cumsum(noise.symmetric_law()))  # than each of the values -R, ..., R, R + 1
         here = np.clip(self._missing(counts, unit) + noise.reach, 0, less.size - 1)[:, None]
         answered, silent = less[less.size - 1 - here], less[here]  # the noise is symmetric
         return np.concatenate([answered * noisy_argmax_law(counts, *gaussian_noise(self.sigma)), silent], axis=1)
 
-    def _missing(self, counts: Integers, unit: int) -> Integers:
+    def _missing(self, counts: IntArray, unit: int) -> IntArray:
         """The least noise, in units of its grid, that lifts the highest count to the threshold."""
         return np.asarray(math.ceil(self.threshold * unit) - unit * counts.max(axis=1))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
 from ..noise.certificate import GRID, self_bounding_allowance
 from ..noise.function import NoiseFunction
@@ -16,7 +17,6 @@ from ..privacy.composition import simple_composition
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import Mechanism, check_request
 from .gaussian import pure_composition
-from .sampling import Floats, Integers
 
 __all__ = ["DaRRM"]
 
@@ -54,7 +54,7 @@ class DaRRM(Mechanism):
 
     noise: NoiseFunction = field(kw_only=False)
     uncertified: bool = False
-    _thresholds: Integers = field(init=False, repr=False, compare=False)
+    _thresholds: IntArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,11 +134,11 @@ class DaRRM(Mechanism):
     def _notes(self) -> list[str]:
         return [] if self.certificate is not None else ["no certificate: nothing proves the labels private"]
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         words = (self._bits.words(counts.shape[0]) >> np.uint64(10)).astype(np.int64)
         return (words < self._thresholds[counts[:, 1]]).astype(np.int64)
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         one = self._thresholds[counts[:, 1]] / 2.0**54
         return np.stack([1 - one, one], axis=1)
 

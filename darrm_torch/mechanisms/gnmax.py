@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.certificate import check_target
 from ..noise.tables import standings, votes_within
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_LABELS, MOST_VOTES, NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
-from .sampling import Floats, GaussianTail, Integers, Magnitudes, RandomBits, fair_argmax
+from .sampling import GaussianTail, Magnitudes, RandomBits, fair_argmax
 
 __all__ = ["GNMax"]
 
@@ -31,7 +32,7 @@ SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bi
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 _MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # for which label_renyi takes seconds
 _METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu}
-_ORDERS: Floats = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
+_ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,10 +255,10 @@ class GNMax(GaussianCounts):
     def _squared_mu(self) -> float:
         return 2 / self.sigma**2
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         return noisy_argmax(counts, *gaussian_noise(self.sigma), self._bits)
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         return noisy_argmax_law(counts, *gaussian_noise(self.sigma))
 
 
@@ -273,12 +274,12 @@ def gaussian_noise(sigma: float) -> tuple[Magnitudes, int]:
     return Magnitudes(GaussianTail(sigma, step)), round(1 / step)
 
 
-def noisy_argmax(counts: Integers, noise: Magnitudes, unit: int, bits: RandomBits) -> Integers:
+def noisy_argmax(counts: IntArray, noise: Magnitudes, unit: int, bits: RandomBits) -> IntArray:
     """argmax of ``unit * counts`` plus independent signed noise, fair at ties: (B, C) -> (B,)."""
     return fair_argmax(unit * counts + noise.signed(bits, *counts.shape), bits)
 
 
-def noisy_argmax_law(counts: Integers, noise: Magnitudes, unit: int) -> Floats:
+def noisy_argmax_law(counts: IntArray, noise: Magnitudes, unit: int) -> FloatArray:
     """The law of :func:`noisy_argmax`, (B, C) -> (B, C): a finite sum, no sampling; the error is below 1e-12.
 
     Class c draws noise k with probability p(k) and then wins with probability E[1/(1 + ties)]: each rival j is below
@@ -290,7 +291,7 @@ def noisy_argmax_law(counts: Integers, noise: Magnitudes, unit: int) -> Floats:
     return _argmax_law(rows, noise.symmetric_law(), unit)[inverse.reshape(-1)]
 
 
-def _argmax_law(rows: Integers, noise: Floats, unit: int) -> Floats:
+def _argmax_law(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
     """For noise with these chances of the values -R, ..., R: sums of products of non-negative numbers only."""
     law = np.append(noise, 0.0)  # index -1: no such value
     below = np.concatenate([[0.0], np.cumsum(law[:-1])])  # below[i]: Pr[noise < its value number i]
@@ -310,7 +311,7 @@ def _argmax_law(rows: Integers, noise: Floats, unit: int) -> Floats:
 
 
 @functools.lru_cache(maxsize=64)
-def label_renyi(sigma: float, teachers: int, classes: int) -> Floats:
+def label_renyi(sigma: float, teachers: int, classes: int) -> FloatArray:
     """The Renyi divergence of one GNMax label, at each of many orders, at most; one teacher's vote may change.
 
     Formal guarantee: for each order a and any two histograms of ``teachers`` votes over ``classes`` classes that differ

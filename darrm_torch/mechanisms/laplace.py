@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument
 from ..noise.certificate import check_target
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
 from .gaussian import pure_composition
 from .gnmax import noisy_argmax, noisy_argmax_law
-from .sampling import Floats, GeometricTail, Integers, Magnitudes
+from .sampling import GeometricTail, Magnitudes
 
 __all__ = ["LNMax"]
 
@@ -98,10 +99,10 @@ class LNMax(NoisyCounts):
     def _notes(self) -> list[str]:
         return ["noise: Laplace on the integers, drawn exactly"]
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         return noisy_argmax(counts, _noise(self.scale), 1, self._bits)
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         return noisy_argmax_law(counts, _noise(self.scale), 1)
 
 

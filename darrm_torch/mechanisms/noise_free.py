@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer
 from ..noise.certificate import self_bounding_allowance
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
-from .sampling import Floats, Integers, fair_argmax
+from .sampling import fair_argmax
 
 __all__ = ["NoiseFreeMajority"]
 
@@ -22,7 +23,7 @@ class NoiseFreeMajority(Mechanism):
 
     Guarantee: none of its own; all privacy comes from the teachers. It is self-bounding: with (eps, Delta)-DP teachers
     of which one record touches r, each label costs (m eps, m Delta) with m = :meth:`self_bounding_allowance`, and all
-    labels together never cost more than the r teachers released outright. When that total already meets the budget, no
+    labels together never cost more than publishing the r teachers. When that total already meets the budget, no
     other mechanism gives better labels.
 
     Args:
@@ -77,10 +78,10 @@ class NoiseFreeMajority(Mechanism):
     def _notes(self) -> list[str]:
         return ["tells the majority as it is: private only through the teachers"]
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         return fair_argmax(counts, self._bits)
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         best = counts == counts.max(axis=1, keepdims=True)
         return np.asarray(best / best.sum(axis=1, keepdims=True), dtype=np.float64)
 

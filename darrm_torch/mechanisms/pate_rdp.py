@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_number
 from ..privacy.guarantees import shown
 from .gnmax import GNMax, grid_step
-from .sampling import Floats, Integers, RandomBits, arithmetic
+from .sampling import RandomBits, arithmetic
 
 __all__ = [
     "DataDependentGuarantee",
@@ -28,10 +29,10 @@ __all__ = [
     "smooth_release_renyi",
 ]
 
-ORDERS: Floats = np.concatenate([np.arange(1.25, 10, 0.25), np.arange(10, 100, 1.0), np.geomspace(100, 2000, 60)])
+ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.arange(10, 100, 1.0), np.geomspace(100, 2000, 60)])
 
 
-def log_chance_of_other(counts: Integers, *, sigma: float, step: float = 0.0) -> Floats:
+def log_chance_of_other(counts: IntArray, *, sigma: float, step: float = 0.0) -> FloatArray:
     """log of an upper bound of Pr[label != plurality] under Gaussian noise, for each row of ``counts`` (B, C).
 
     The union bound over the other classes, or 1 - 1/C (Papernot et al. 2018, Proposition 7). Rounding noise to
@@ -41,12 +42,12 @@ def log_chance_of_other(counts: Integers, *, sigma: float, step: float = 0.0) ->
     return np.minimum(_log_union(counts, sigma, step), math.log1p(-1 / counts.shape[1]))
 
 
-def _log_union(counts: Integers, sigma: float, step: float) -> Floats:
+def _log_union(counts: IntArray, sigma: float, step: float) -> FloatArray:
     gaps = np.sort(counts.max(axis=1, keepdims=True) - counts, axis=1)[:, 1:] - step
     return np.asarray(special.logsumexp(special.log_ndtr(-gaps / (sigma * math.sqrt(2))), axis=1))
 
 
-def gnmax_renyi(log_q: npt.ArrayLike, orders: npt.ArrayLike, *, sigma: float, overlap: int = 1) -> Floats:
+def gnmax_renyi(log_q: npt.ArrayLike, orders: npt.ArrayLike, *, sigma: float, overlap: int = 1) -> FloatArray:
     """Renyi privacy of one GNMax label whose plurality fails with probability at most ``exp(log_q)``.
 
     The smaller of the worst case, a r**2 / sigma**2 at order a, and Theorem 6 of Papernot et al. 2018 with the two
@@ -68,7 +69,7 @@ def gnmax_renyi(log_q: npt.ArrayLike, orders: npt.ArrayLike, *, sigma: float, ov
     return np.minimum(orders / width**2, _theorem_6(log_q, orders, second, width))
 
 
-def _theorem_6(log_q: Floats, orders: Floats, second: Floats, width: float) -> Floats:
+def _theorem_6(log_q: FloatArray, orders: FloatArray, second: FloatArray, width: float) -> FloatArray:
     """Theorem 6 at the higher orders mu_1 = ``second`` + 1 and mu_2 = ``second``; infinite where it does not apply.
 
     For fixed higher orders it is nondecreasing in q where it applies (their Lemma 9), and it applies up to some q.
@@ -85,7 +86,7 @@ def _theorem_6(log_q: Floats, orders: Floats, second: Floats, width: float) -> F
         return np.where(applies, np.maximum(total / (orders - 1), 0.0), np.inf)
 
 
-def _log_complement(log_x: Floats) -> Floats:
+def _log_complement(log_x: FloatArray) -> FloatArray:
     """log(1 - x), accurate for small x and for x near 1."""
     return np.where(log_x < -1, np.log1p(-np.exp(log_x)), np.log(-np.expm1(log_x)))
 
@@ -147,7 +148,7 @@ class DataDependentLoss:
     def __repr__(self) -> str:
         return f"DataDependentLoss(mechanism={self.mechanism!r}, counts=<{len(self.counts)} items>)"
 
-    def renyi(self, orders: npt.ArrayLike) -> Floats:
+    def renyi(self, orders: npt.ArrayLike) -> FloatArray:
         """The sum over the labels at each order above 1, (N,) float64: sensitive."""
         try:
             orders = np.asarray(orders, dtype=np.float64)
@@ -284,7 +285,7 @@ class _OnALine:
 
     _CELLS = 32  # per pace
 
-    def __init__(self, mechanism: GNMax, counts: Integers, order: float) -> None:
+    def __init__(self, mechanism: GNMax, counts: IntArray, order: float) -> None:
         sigma, overlap, others = mechanism.sigma, mechanism.overlap, counts.shape[1] - 1
         teachers = int(counts[0].sum())
         self._width = sigma / overlap
@@ -303,15 +304,15 @@ class _OnALine:
         first = -(step / (2 * sigma) + 2 * pace)
         cells = math.ceil((farthest + 3 * pace - first) / self._cell)
         self._start = first
-        grid: Floats = first + self._cell * np.arange(cells + self._CELLS + 2, dtype=np.float64)
+        grid: FloatArray = first + self._cell * np.arange(cells + self._CELLS + 2, dtype=np.float64)
         values = self._at(grid)
         # On the cell [v_k, v_(k+1)] the fall of the cost over one pace is at most this.
         self._falls = values[:cells] - values[self._CELLS + 1 : self._CELLS + 1 + cells]
 
-    def _log_q(self, z: Floats) -> Floats:
+    def _log_q(self, z: FloatArray) -> FloatArray:
         return np.asarray(special.log_ndtr(-z * math.sqrt(2)) + self._log_others)
 
-    def _at(self, z: Floats) -> Floats:
+    def _at(self, z: FloatArray) -> FloatArray:
         """The cost of a label at each z, (N,): nonincreasing; the worst case at z <= 0."""
         bound = _theorem_6(self._log_q(z)[:, None], np.asarray(self._order), self._seconds[None, :], self._width)
         worst = self._order / self._width**2

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.certificate import check_overlap
 from ..noise.tables import (
@@ -27,7 +28,7 @@ from ..noise.tables import (
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
 from .gaussian import composition, pure_composition
-from .sampling import Floats, Integers, RandomBits, fair_argmax
+from .sampling import RandomBits, fair_argmax
 
 __all__ = ["SelfBoundingPlurality", "VotePrivatePlurality"]
 
@@ -154,7 +155,7 @@ class _Plurality(Mechanism):
     def _notes(self) -> list[str]:
         return [f"draws {self._votes} of the votes for each label"] if self._votes < self.teachers else []
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         drawn = _sampled(counts, self._votes, self._bits)
         histogram = self._table.space.find(drawn)
         levels, steps = self._table.steps
@@ -162,7 +163,7 @@ class _Plurality(Mechanism):
         level = levels[histogram, (words >= steps[histogram]).sum(axis=1)]
         return fair_argmax((drawn == level[:, None]).astype(np.int64), self._bits)
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         if self._votes < self.teachers:
             rows, inverse = np.unique(counts, axis=0, return_inverse=True)
             return _sampled_law(rows, self._table)[inverse.reshape(-1)]
@@ -298,7 +299,7 @@ def _share_of_one(epsilon: float, touched: int) -> float:
     return math.exp((1 - touched) * epsilon) * math.expm1(-epsilon) / math.expm1(-touched * epsilon)
 
 
-def _sampled(counts: Integers, sample: int, bits: RandomBits) -> Integers:
+def _sampled(counts: IntArray, sample: int, bits: RandomBits) -> IntArray:
     """The counts of ``sample`` of each row's votes, drawn without replacement, exactly: (B, C) -> (B, C)."""
     if not len(counts):
         return counts
@@ -310,7 +311,7 @@ def _sampled(counts: Integers, sample: int, bits: RandomBits) -> Integers:
     return rest if teachers - sample < sample else counts - rest
 
 
-def _sampled_law(counts: Integers, table: VoteTable) -> Floats:
+def _sampled_law(counts: IntArray, table: VoteTable) -> FloatArray:
     """The law of the label when the table sees a sample: (B, C) -> (B, C).
 
     Independent Binomial(n_c, s/K) votes, given that they are s in all, are a sample without replacement. For each class

@@ -16,16 +16,13 @@ from typing import Any, Protocol
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
+from ..arrays import FloatArray, IntArray, WordArray
 from ..errors import check_integer
 
 __all__ = ["GaussianTail", "GeometricTail", "Magnitudes", "RandomBits", "Tail", "arithmetic", "fair_argmax"]
 
-Integers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-Floats = npt.NDArray[np.float64]
 
 _WORD = 63  # bits of the first comparison: products of a double with 2**63 fit an unsigned 64-bit integer
 _FLOAT_ERROR = 2.0**-40  # far above the relative error of the double-precision tails; the tests compare with mpmath
@@ -44,13 +41,13 @@ class RandomBits:
             seed = check_integer("insecure_seed", insecure_seed, low=0)
             self._generator = np.random.Generator(np.random.PCG64(seed))
 
-    def words(self, *shape: int) -> Words:
+    def words(self, *shape: int) -> WordArray:
         """One block of independent uniform words, ``shape`` uint64."""
         if self.secure:
             return np.frombuffer(os.urandom(8 * math.prod(shape)), dtype=np.uint64).reshape(shape)
         return self._generator.integers(0, 2**64, size=shape, dtype=np.uint64)
 
-    def below(self, limits: Integers) -> Integers:
+    def below(self, limits: IntArray) -> IntArray:
         """Independent uniform integers in ``[0, limits)``, ``limits`` (N,) >= 1; exact, by rejection."""
         draws = np.zeros(limits.shape, dtype=np.int64)
         open_rows = np.flatnonzero(limits > 1)
@@ -65,11 +62,11 @@ class RandomBits:
         return draws
 
 
-def fair_argmax(scores: Integers, bits: RandomBits) -> Integers:
+def fair_argmax(scores: IntArray, bits: RandomBits) -> IntArray:
     """The column of each row's maximum; ties are broken uniformly. ``scores`` (B, C) -> (B,) int64."""
     best = scores == scores.max(axis=1, keepdims=True)
     ties = best.sum(axis=1)
-    labels: Integers = best.argmax(axis=1).astype(np.int64)
+    labels: IntArray = best.argmax(axis=1).astype(np.int64)
     tied = np.flatnonzero(ties > 1)
     if tied.size:
         chosen = bits.below(ties[tied])
@@ -98,12 +95,12 @@ def arithmetic(bits: int) -> Any:
 class Tail(Protocol):
     """The survival function ``S(g) = Pr[G >= g]`` of a non-negative integer G, ``S(0) = 1``."""
 
-    def floats(self, g: Floats) -> Floats:
+    def floats(self, g: FloatArray) -> FloatArray:
         """``S(g)`` for ``g >= 1`` with a relative error below 2**-40."""
         ...
 
     def enclosure(self, g: int, bits: int) -> tuple[int, int]:
-        """Integers ``(low, high)`` with ``low <= S(g) * 2**bits <= high``."""
+        """IntArray ``(low, high)`` with ``low <= S(g) * 2**bits <= high``."""
         ...
 
 
@@ -113,7 +110,7 @@ class GaussianTail:
     def __init__(self, sigma: float, step: float) -> None:
         self.sigma, self.step = sigma, step
 
-    def floats(self, g: Floats) -> Floats:
+    def floats(self, g: FloatArray) -> FloatArray:
         """See :class:`Tail`."""
         return np.asarray(special.erfc((g - 0.5) * self.step / (self.sigma * math.sqrt(2))), dtype=np.float64)
 
@@ -135,7 +132,7 @@ class GeometricTail:
     def __init__(self, ratio: Fraction, first: Fraction) -> None:
         self.ratio, self.first = ratio, first
 
-    def floats(self, g: Floats) -> Floats:
+    def floats(self, g: FloatArray) -> FloatArray:
         """See :class:`Tail`."""
         return float(self.first) * np.exp(g * math.log(self.ratio))
 
@@ -167,7 +164,7 @@ class Magnitudes:
             size *= 2
         inner = tail.floats(np.arange(1.0, size + 1))
         inner = inner[: int(np.count_nonzero(inner >= 2.0**-64))]
-        self.survival: Floats = np.concatenate([[1.0], inner, [0.0]])
+        self.survival: FloatArray = np.concatenate([[1.0], inner, [0.0]])
         # Enclosures of S(R), ..., S(1): ascending, as searchsorted wants them.
         ascending = inner[::-1] * 2.0**_WORD
         self._low = np.floor(ascending * (1 - _FLOAT_ERROR)).astype(np.uint64)
@@ -178,22 +175,22 @@ class Magnitudes:
         """R, the largest tabulated magnitude."""
         return self.survival.size - 2
 
-    def symmetric_law(self) -> Floats:
+    def symmetric_law(self) -> FloatArray:
         """Probabilities (2 R + 1,) of the values -R..R that :meth:`signed` draws."""
         mass = -np.diff(self.survival)
         return np.concatenate([mass[:0:-1] / 2, mass[:1], mass[1:] / 2])
 
-    def signed(self, bits: RandomBits, *shape: int) -> Integers:
+    def signed(self, bits: RandomBits, *shape: int) -> IntArray:
         """Independent draws of G with a fair sign, ``shape`` int64."""
         words = bits.words(*shape)
         magnitude = self._magnitude(words, bits)
         return np.where(words & np.uint64(1), -magnitude, magnitude)
 
-    def draw(self, bits: RandomBits, *shape: int) -> Integers:
+    def draw(self, bits: RandomBits, *shape: int) -> IntArray:
         """Independent draws of G, ``shape`` int64."""
         return self._magnitude(bits.words(*shape), bits)
 
-    def _magnitude(self, words: Words, bits: RandomBits) -> Integers:
+    def _magnitude(self, words: WordArray, bits: RandomBits) -> IntArray:
         uniform = words >> np.uint64(1)
         # U < S(g) for certain when its word is below the lower end, possibly when it is below the upper end.
         surely = self._low.size - np.searchsorted(self._low, uniform, side="right")

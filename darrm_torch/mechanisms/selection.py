@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import FloatArray, IntArray
 from ..errors import check_integer
 from ..noise.certificate import GRID
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, NoisyCounts, check_request
 from .gaussian import pure_composition
 from .laplace import ratio_at_least
-from .sampling import Floats, GeometricTail, Integers, Magnitudes, fair_argmax
+from .sampling import GeometricTail, Magnitudes, fair_argmax
 
 __all__ = ["ExponentialMechanism", "PermuteAndFlip", "RandomizedPlurality"]
 
@@ -53,7 +54,7 @@ class _Selection(NoisyCounts):
         """The law of G with Pr[G >= gap] = a**gap."""
         return _geometric(self.epsilon / (2 * self.overlap))
 
-    def _chances(self, counts: Integers) -> Floats:
+    def _chances(self, counts: IntArray) -> FloatArray:
         """a**gap, (B, C)."""
         survival = self._acceptance.survival
         return np.asarray(survival[np.minimum(_gaps(counts), survival.size - 1)])
@@ -80,12 +81,12 @@ class PermuteAndFlip(_Selection):
     def _concentration(self, epsilon: float) -> float:
         return epsilon**2 / 2
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         # The first accepted class of a random order is a uniformly drawn one of the accepted classes.
         accepted = self._acceptance.draw(self._bits, *counts.shape) >= _gaps(counts)
         return fair_argmax(accepted.astype(np.int64), self._bits)
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         # Pr[c] = p_c E[1 / (1 + accepted rivals)], the integral over t in [0, 1] of p_c prod_j (1 - p_j + t p_j).
         chances = self._chances(counts)
         nodes, weights = np.polynomial.legendre.leggauss((counts.shape[1] + 1) // 2)
@@ -113,7 +114,7 @@ class ExponentialMechanism(_Selection):
     def _concentration(self, epsilon: float) -> float:
         return epsilon**2 / 8
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         gaps = _gaps(counts)
         labels = np.zeros(len(counts), dtype=np.int64)
         open_rows = np.arange(len(counts))
@@ -124,7 +125,7 @@ class ExponentialMechanism(_Selection):
             open_rows = open_rows[~accepted]
         return labels
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         chances = self._chances(counts)
         return np.asarray(chances / chances.sum(axis=1, keepdims=True), dtype=np.float64)
 
@@ -169,20 +170,20 @@ class RandomizedPlurality(NoisyCounts):
         growth = Fraction(math.exp(self.epsilon) * (1 - 2.0**-50))
         return math.floor(GRID * growth / (growth + classes - 1))
 
-    def _draw(self, counts: Integers) -> Integers:
+    def _draw(self, counts: IntArray) -> IntArray:
         classes = counts.shape[1]
         best = fair_argmax(counts, self._bits)
         told = (self._bits.words(len(counts)) >> np.uint64(11)) < np.uint64(self._told(classes))
         other = self._bits.below(np.full(len(counts), classes - 1))
         return np.where(told, best, other + (other >= best))
 
-    def _law(self, counts: Integers) -> Floats:
+    def _law(self, counts: IntArray) -> FloatArray:
         best = counts == counts.max(axis=1, keepdims=True)
         plain, told = best / best.sum(axis=1, keepdims=True), self._told(counts.shape[1]) / GRID
         return np.asarray(plain * told + (1 - plain) * ((1 - told) / (counts.shape[1] - 1)))
 
 
-def _gaps(counts: Integers) -> Integers:
+def _gaps(counts: IntArray) -> IntArray:
     return np.asarray(counts.max(axis=1, keepdims=True) - counts)
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import FloatArray
 from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, shown
-from .priors import FloatArray, vote_law
+from .priors import vote_law
 from .regions import Region, Teacher, growth_at_least, teacher_guarantees
 from .worst_case import is_monotone, label_law, worst_losses
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from .certificate import (
@@ -28,7 +29,7 @@ from .certificate import (
     gamma_digest,
     on_grid,
 )
-from .priors import FloatArray, IndependentVotes, Prior, check_prior, majority_lead, vote_law
+from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
 from .worst_case import label_law
 
 __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]

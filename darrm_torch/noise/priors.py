@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
+from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_number
 
 __all__ = ["BetaVotes", "IndependentVotes", "Prior", "SharedVotes", "check_prior", "majority_lead", "vote_law"]
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 
 class Prior(Protocol):

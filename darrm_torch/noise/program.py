@@ -15,11 +15,12 @@ import highspy
 import numpy as np
 from scipy import sparse
 
+from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_integer
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import certify_scaled, check_overlap, check_target, on_grid
 from .function import NoiseFunction
-from .priors import FloatArray, IndependentVotes, Prior, check_prior, majority_lead, vote_law
+from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
 from .regions import Region, Teacher, growth_at_least, teacher_guarantees
 from .worst_case import Losses, label_law, worst_losses
 
@@ -40,7 +41,7 @@ def optimize_noise(
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
     shape: str = "monotone",
     objective: str = "surrogate",
-    each: Callable[[float], None] = lambda excess: None,
+    on_progress: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:
     """The noise function that tells the majority most often, subject to one label being private.
 
@@ -55,8 +56,8 @@ def optimize_noise(
         prior: where the noise function should be good.
         shape: "monotone" (more votes for 1 never make label 1 less likely) or "free" (any gamma, as in the paper).
         objective: "surrogate", the paper's, drops the absolute value in the expected error; "expected_error" keeps it.
-        each: told after each round of the search, of which there are a few to a few dozen, by how much the delta of
-            what was tried was too large.
+        on_progress: called after each of the few to a few dozen rounds of the search, with the amount by which the
+            delta of what was tried was too large.
 
     Raises:
         InvalidArgument: bad input, or more corner combinations than can be searched: with overlap K, the monotone
@@ -84,7 +85,7 @@ def optimize_noise(
     gamma, certificate = problem.certify(half)
     best = goal.value(half)
     if not np.all(gamma[count // 2 + 1 :] == 1):
-        half, best = problem.solve(goal, each)
+        half, best = problem.solve(goal, on_progress)
         gamma, certificate = problem.certify(half)
     gap = max(0.0, best - goal.value(gamma[count // 2 + 1 :]))
     return NoiseFunction(gamma=gamma, certificate=replace(certificate, optimality_gap=gap))
@@ -148,7 +149,7 @@ class _Problem:
         gamma = on_grid(_mirrored(half, self.teachers))
         return certify_scaled(gamma, region=self.region, overlap=self.overlap, target=self.target)
 
-    def solve(self, goal: _Goal, each: Callable[[float], None]) -> tuple[FloatArray, float]:
+    def solve(self, goal: _Goal, on_progress: Callable[[float], None]) -> tuple[FloatArray, float]:
         """The best gamma(l), l > K/2, and an upper bound of the goal."""
         if self.budget == 0:  # epsilon = delta = 0: no vote may have any influence
             half = np.zeros_like(goal.weights)
@@ -163,7 +164,7 @@ class _Problem:
                 return half, lp.bound()
             if self.budget < _LEAST_BUDGET:  # then no gamma but the coin, or nearly, would do
                 return np.zeros_like(half), lp.bound()
-            each(float(found.losses.max()) - self.target.delta)
+            on_progress(float(found.losses.max()) - self.target.delta)
             lp.add_rows(self._rows(found), np.ones(len(found.losses)))
 
     def _violated(self, half: FloatArray) -> Losses:

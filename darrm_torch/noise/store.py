@@ -35,7 +35,7 @@ def fetch_noise(
     shape: str = "monotone",
     objective: str = "surrogate",
     cache_dir: str | os.PathLike[str] | None = None,
-    each: Callable[[float], None] = lambda excess: None,
+    on_progress: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:
     """:func:`optimize_noise`, remembered on disk.
 
@@ -45,7 +45,7 @@ def fetch_noise(
     Files are written beside and moved into place, so any number of processes can share a folder.
 
     Args:
-        teachers, teacher, target, overlap, prior, shape, objective, each: as for :func:`optimize_noise`.
+        teachers, teacher, target, overlap, prior, shape, objective, on_progress: as for :func:`optimize_noise`.
         cache_dir: where to keep them; None for the platform's cache folder.
 
     Raises:
@@ -69,7 +69,7 @@ def fetch_noise(
             return _read(path, question, arguments)
         except (OSError, DarrmError, ValueError, RecursionError) as reason:
             warnings.warn(f"{path} is not used and solved again: {reason}", stacklevel=2)
-    noise = optimize_noise(**arguments, each=each)
+    noise = optimize_noise(**arguments, on_progress=on_progress)
     _write(path, question, noise)
     return noise
 

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, sparse, special
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_number
 from ..privacy.guarantees import round_up
 from .certificate import GRID, SelfBoundingCertificate, check_overlap
-from .priors import FloatArray
 from .regions import growth_at_least
 
 __all__ = [
@@ -38,8 +38,6 @@ __all__ = [
     "vote_private_table",
     "votes_within",
 ]
-
-IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 # --- what is believed about the votes ----------------------------------------------------------------------------

@@ -30,13 +30,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument
-from .priors import FloatArray
 from .regions import Corner, Region
 
 __all__ = ["Losses", "is_monotone", "label_law", "worst_losses"]
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[Any]  # float64, or objects that are balls
 
 _BLOCK = 1 << 20  # numbers held at once in one block of the walk

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from ..arrays import FloatArray, IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer, check_number
 from ..mechanisms import (
     DaRRM,
@@ -30,10 +31,8 @@ from ..mechanisms import (
 from ..mechanisms.gaussian import pure_composition
 from ..noise.certificate import certify_self_bounding, check_overlap, check_target, on_grid, self_bounding_allowance
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
-from ..noise.priors import FloatArray
 from ..noise.tables import (
     VAGUE_VOTES,
-    IntArray,
     PluralityPrior,
     PluralityVotes,
     check_plurality_prior,

@@ -93,7 +93,7 @@ class Plan(Question):
         return _solved(self._scaled(scale))
 
     def costs(
-        self, agreement: float, *, each: Callable[[str], None] = lambda name: None
+        self, agreement: float, *, on_progress: Callable[[str], None] = lambda name: None
     ) -> tuple[tuple[str, float], ...]:
         """What an agreement costs: for each strategy the least epsilon, at the deltas of the targets, cheapest first.
 
@@ -102,7 +102,7 @@ class Plan(Question):
 
         Args:
             agreement: in (0, 1].
-            each: told the name of each strategy when it is done.
+            on_progress: called with the name of each strategy when it is done.
 
         Raises:
             InvalidArgument: an agreement out of range.
@@ -115,12 +115,12 @@ class Plan(Question):
                 rivals = (f"noise-free {self.winner}", name.removesuffix(TRAINING))
                 most = min(found[rival][1] if rival in found else math.inf for rival in rivals) * 0.999
             cost = self._least_epsilon(build, wanted, most)
-            each(name)
+            on_progress(name)
             if cost is not None:
                 found[name] = cost
         return tuple(sorted(found.values(), key=lambda pair: pair[1]))
 
-    def teachers_needed(self, agreement: float, *, each: Callable[[], None] = lambda: None) -> TeachersNeeded:
+    def teachers_needed(self, agreement: float, *, on_progress: Callable[[], None] = lambda: None) -> TeachersNeeded:
         """What the teachers would have to be, all else as asked, for a strategy that rests on them to agree so often.
 
         Teachers of one DP-SGD run: the least noise multiplier, and the most steps, to about one percent, and up to 16
@@ -130,7 +130,7 @@ class Plan(Question):
 
         Args:
             agreement: in (0, 1].
-            each: told when one kind of teachers was tried, of about thirty.
+            on_progress: called after each of the about thirty kinds of teachers that are tried.
 
         Raises:
             InvalidArgument: an agreement out of range.
@@ -143,7 +143,7 @@ class Plan(Question):
             for build in resting_on_teachers(self.classes):
 
                 def agreement(number: float, build: Family = build) -> float:
-                    each()
+                    on_progress()
                     return _agreement(_best(build(replace(self, teacher=profile(number)))))
 
                 # Each only where it needs less than those before.
@@ -195,7 +195,7 @@ class Plan(Question):
     def __str__(self) -> str:
         """For 80 columns."""
         many = self.labels > 1
-        marked = [row.name + " *" * row.own_coins for row in self.rows]
+        marked = [row.name + " *" * row.own_randomness for row in self.rows]
         wide = max(31, *map(len, marked))
         of_one = 48 - wide
         label = f"label{'s' * many}" + f", of {self.classes} classes" * (self.classes > 2)
@@ -222,7 +222,8 @@ class Plan(Question):
                 + (f"Epsilons in nats, at delta {', '.join(at)}." if at else "")
             ),
             _wrapped(
-                "* Rests on the mechanism's own coins alone, another assumption: the teachers may be trained without "
+                "* Rests on the mechanism's own randomness alone, another assumption: the teachers may be trained "
+                "without "
                 "privacy (and are then often better), but must themselves stay secret for ever."
             ),
         ]
@@ -233,7 +234,7 @@ class Plan(Question):
             lines.append(_wrapped("Recommendation: none of these keeps the target. Reasons:"))
         else:
             lines.append(_wrapped(f"Recommendation: {self.best.name}. {self.best.reason}"))
-            lines.append(_wrapped(f"In Python: {self.best.use}"))
+            lines.append(_wrapped(f"In Python: {self.best.code}"))
             if (self.best.agreement or 0.0) < 1 / self.classes + _POOR:
                 chance = "a coin" if self.classes == 2 else "guessing"
                 lines.append(
@@ -300,7 +301,7 @@ def plan(
     total_target: PrivacyGuarantee | None = None,
     prior: Prior | PluralityPrior | None = None,
     classes: int = 2,
-    each: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[str], None] = lambda name: None,
 ) -> Plan:
     """Every strategy for a budget: what is proven of it, how often it tells the majority or the plurality, and why.
 
@@ -317,7 +318,7 @@ def plan(
             with chance 0.7 with all finding the same items hard. For more than two classes :class:`PluralityVotes`, or
             several.
         classes: C. With two, noise is DaRRM's; with more, tables of many classes take its place.
-        each: told the name of each kind of strategies when it is done.
+        on_progress: called with the name of each kind of strategies when it is done.
 
     Raises:
         InvalidArgument: bad input, or no target.
@@ -353,16 +354,16 @@ def plan(
             total_target=total_target,
             prior=check_plurality_prior(prior) if many else check_prior(prior),
         ),
-        each,
+        on_progress,
     )
 
 
-def _solved(asked: Plan, each: Callable[[str], None] = lambda name: None) -> Plan:
+def _solved(asked: Plan, on_progress: Callable[[str], None] = lambda name: None) -> Plan:
     rows: list[Strategy] = []
     for kind, build in families(asked.classes).items():
         if not (kind.endswith(TRAINING) and rows[0].meets):  # where no noise is needed, nobody asks for the best
             rows += build(asked)
-        each(kind)
+        on_progress(kind)
     rows = [row for row in rows if not row.name.endswith(TRAINING) or _gains(row, rows)]
     order = sorted(rows, key=lambda row: (not row.meets, row.agreement is None, -round(row.agreement or 0.0, 3)))
     best, second = order[0], next((row for row in order[1:] if row.meets), None)
@@ -388,7 +389,7 @@ def _solved(asked: Plan, each: Callable[[str], None] = lambda name: None) -> Pla
 def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
     """Whether it is worth a row that the teachers' training counts, too: the coins alone agree less often."""
     alone = row.name.removesuffix(TRAINING)
-    known = [one.agreement or 0.0 for one in rows if one.own_coins and one.name.startswith(alone)]
+    known = [one.agreement or 0.0 for one in rows if one.own_randomness and one.name.startswith(alone)]
     return row.meets and round(row.agreement or 0.0, 3) > round(max(known), 3)
 
 

@@ -89,8 +89,8 @@ class Strategy:
 
     Attributes:
         name: a short name.
-        own_coins: the coins of the mechanism protect by themselves, whatever the teachers are; otherwise privacy rests
-            on the teachers' private training, alone or together with the coins.
+        own_randomness: the mechanism's randomness protects by itself, whatever the teachers are; otherwise privacy
+            rests on the teachers' private training, alone or together with the coins.
         mechanism: ready to use, as strong as the target allows; None where there is none.
         voters: how many of the teachers vote.
         label, total: what is proven of one label, and of all; None without a mechanism.
@@ -98,12 +98,12 @@ class Strategy:
             (where classes tie for it, any of them is); None without a mechanism.
         meets: whether it keeps every target.
         reason: why it wins, loses or fails.
-        use: how to make it, in Python (``dt`` is this package); empty without a mechanism.
+        code: how to make it, in Python (``dt`` is this package); empty without a mechanism.
         standard_error: of ``agreement``; 0 where it is exact, as always for two classes.
     """
 
     name: str
-    own_coins: bool
+    own_randomness: bool
     mechanism: Mechanism | None
     voters: int
     label: TotalPrivacy | None
@@ -111,7 +111,7 @@ class Strategy:
     agreement: float | None
     meets: bool
     reason: str
-    use: str = ""
+    code: str = ""
     standard_error: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,13 +121,13 @@ class Strategy:
             "meets": self.meets,
             "agreement": self.agreement,
             "standard_error": self.standard_error,
-            "own_coins": self.own_coins,
+            "own_randomness": self.own_randomness,
             "voters": self.voters,
             "mechanism": None if self.mechanism is None else self.mechanism.describe(),
             "label": None if self.label is None else self.label.to_dict(),
             "total": None if self.total is None else self.total.to_dict(),
             "reason": self.reason,
-            "use": self.use,
+            "code": self.code,
         }
 
 
@@ -142,8 +142,8 @@ def _noise_free(asked: Question) -> list[Strategy]:
         return NoiseFreeMajority(classes=asked.classes, teachers=count)
 
     def released(count: int) -> Strategy:
-        use = f"dt.NoiseFreeMajority(classes={asked.classes})"
-        row = _judged(asked, f"noise-free {asked.winner}", plain(count), "", use)
+        code = f"dt.NoiseFreeMajority(classes={asked.classes})"
+        row = _judged(asked, f"noise-free {asked.winner}", plain(count), "", code)
         assert row.label is not None
         assert row.total is not None
         touched = min(asked.overlap, count)
@@ -172,7 +172,7 @@ def _noise_free(asked: Question) -> list[Strategy]:
             row,
             name=f"noise-free, {count} of {asked.teachers}",
             reason=f"Only {heard}, any, but not chosen by a look at private data. {why}",
-            use=f"dt.NoiseFreeMajority(classes={asked.classes}, teachers={count})  # for models[:{count}]",
+            code=f"dt.NoiseFreeMajority(classes={asked.classes}, teachers={count})  # for models[:{count}]",
         )
 
     whole = released(asked.teachers)
@@ -256,8 +256,8 @@ def _bounded(asked: Question) -> list[Strategy]:
             table = _table(asked, m, None)
             return table, words + _sample_words(table, asked), _written(table)
         noise = self_bounding_noise(teachers=asked.teachers, allowance=m, overlap=asked.overlap)
-        use = f"dt.DaRRM(dt.self_bounding_noise(teachers={asked.teachers}, allowance={m!r}, overlap={asked.overlap}))"
-        return DaRRM(noise), words, use
+        code = f"dt.DaRRM(dt.self_bounding_noise(teachers={asked.teachers}, allowance={m!r}, overlap={asked.overlap}))"
+        return DaRRM(noise), words, code
 
     name = "self-bounding noise" if asked.classes == 2 else "self-bounding plurality"
     return [_attempt(asked, name, build, rests_on_teachers=True)]
@@ -308,10 +308,10 @@ def _subsampling(asked: Question) -> list[Strategy]:
         if not fitting:
             raise DarrmError(f"one vote costs what a teacher does, and the targets leave a label m = {m:.3g} of that")
         sample = samples[fitting - 1]
-        made, use = mechanism(sample)
+        made, code = mechanism(sample)
         if cost(made) > m:
-            made, use = mechanism(sample, SLACK**2)
-        return made, f"The {asked.winner} of {sample} teacher{'s' * (sample > 1)} drawn anew for each label.", use
+            made, code = mechanism(sample, SLACK**2)
+        return made, f"The {asked.winner} of {sample} teacher{'s' * (sample > 1)} drawn anew for each label.", code
 
     return [_attempt(asked, "subsampling", build, rests_on_teachers=True)]
 
@@ -377,7 +377,7 @@ def _gaussian(name: str, method: str) -> Family:
 
 def _of_many(name: str, kind: str) -> Family:
     """For more than two classes; a name that says so counts the teachers' training, too."""
-    own_coins = not name.endswith(TRAINING)
+    own_randomness = not name.endswith(TRAINING)
 
     def family(asked: Question) -> list[Strategy]:
         def build() -> tuple[Mechanism, str, str]:
@@ -386,7 +386,7 @@ def _of_many(name: str, kind: str) -> Family:
                 kind,
                 teachers=asked.teachers,
                 classes=asked.classes,
-                teacher=None if own_coins else asked.teacher,
+                teacher=None if own_randomness else asked.teacher,
                 overlap=asked.overlap,
                 labels=asked.labels,
                 label_target=asked.label_target,
@@ -395,10 +395,10 @@ def _of_many(name: str, kind: str) -> Family:
             )
             what = f"Gaussian noise of {mechanism.sigma:.3g} votes: each" if isinstance(mechanism, GNMax) else "Each"
             words = what + f" label is {mechanism.guarantee(labels=1, overlap=asked.overlap)} by coins"
-            words += " alone." if own_coins else ", and the teachers' own privacy adds to that."
+            words += " alone." if own_randomness else ", and the teachers' own privacy adds to that."
             return mechanism, words + _sample_words(mechanism, asked), _written(mechanism)
 
-        return [_attempt(asked, name, build, rests_on_teachers=not own_coins)]
+        return [_attempt(asked, name, build, rests_on_teachers=not own_randomness)]
 
     return family
 
@@ -449,13 +449,13 @@ def _attempt(asked: Question, name: str, build: _Build, *, rests_on_teachers: bo
     reason = "The teachers promise nothing that it could build on."
     if asked.teacher.is_private or not rests_on_teachers:
         try:
-            mechanism, words, use = build()
-            return _judged(asked, name, mechanism, words, use, own_coins=not rests_on_teachers)
+            mechanism, words, code = build()
+            return _judged(asked, name, mechanism, words, code, own_randomness=not rests_on_teachers)
         except DarrmError as error:
             reason = f"Not possible: {error}"
     return Strategy(
         name=name,
-        own_coins=not rests_on_teachers,
+        own_randomness=not rests_on_teachers,
         mechanism=None,
         voters=asked.teachers,
         label=None,
@@ -471,16 +471,16 @@ def _judged(
     name: str,
     mechanism: Mechanism,
     words: str,
-    use: str,
+    code: str,
     *,
-    own_coins: bool = False,
+    own_randomness: bool = False,
 ) -> Strategy:
-    label, total, over = _priced(asked, mechanism, own_coins=own_coins)
+    label, total, over = _priced(asked, mechanism, own_randomness=own_randomness)
     count = mechanism.teachers or asked.teachers
     agreement, error = _agreement(asked, mechanism, count)
     return Strategy(
         name=name,
-        own_coins=own_coins,
+        own_randomness=own_randomness,
         mechanism=mechanism,
         voters=count,
         label=label,
@@ -489,15 +489,15 @@ def _judged(
         standard_error=error,
         meets=not over,
         reason=f"{words} It fails for {' And for '.join(over)}" if over else words,
-        use=use,
+        code=code,
     )
 
 
 def _total(
-    asked: Question, mechanism: PricedMechanism, labels: int, delta: float, *, voters: int, own_coins: bool = False
+    asked: Question, mechanism: PricedMechanism, labels: int, delta: float, *, voters: int, own_randomness: bool = False
 ) -> TotalPrivacy:
     """What is proven of ``labels`` labels by so many of the teachers."""
-    teacher = PrivacyProfile.non_private() if own_coins else asked.teacher
+    teacher = PrivacyProfile.non_private() if own_randomness else asked.teacher
     return total_privacy(
         teachers=[teacher] * voters,
         overlap=min(asked.overlap, voters),
@@ -508,20 +508,20 @@ def _total(
 
 
 def _priced(
-    asked: Question, mechanism: Mechanism, *, own_coins: bool = False
+    asked: Question, mechanism: Mechanism, *, own_randomness: bool = False
 ) -> tuple[TotalPrivacy, TotalPrivacy, list[str]]:
     """What one label costs, and all; and which targets that is over, in words."""
     count = mechanism.teachers or asked.teachers
 
     def priced(labels: int, delta: float) -> TotalPrivacy:
-        return _total(asked, mechanism, labels, delta, voters=count, own_coins=own_coins)
+        return _total(asked, mechanism, labels, delta, voters=count, own_randomness=own_randomness)
 
     label, total = priced(1, asked.targets[0].delta), priced(asked.labels, asked.targets[-1].delta)
     over = []
     for what, bound, target in (("one label", label, asked.label_target), ("all labels", total, asked.total_target)):
         if target is not None and bound.epsilon > target.epsilon:
             nearly = " by rounding alone" * (shown(bound.epsilon) == shown(target.epsilon))
-            over.append(f"{what}: {bound.guarantee}, over {target}{nearly}. {bound.route.words}")
+            over.append(f"{what}: {bound.guarantee}, over {target}{nearly}. {bound.route.explanation}")
     return label, total, over
 
 

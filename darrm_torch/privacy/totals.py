@@ -37,13 +37,13 @@ class PrivacyRoute:
     Attributes:
         name: a short name.
         epsilon: the bound at the delta asked for; ``math.inf`` where it proves nothing at that delta.
-        words: what the bound says, or why it does not apply.
+        explanation: what the bound says, or why it does not apply.
         applies: whether it holds in this situation; with an infinite ``epsilon`` it holds and says nothing.
     """
 
     name: str
     epsilon: float
-    words: str
+    explanation: str
     applies: bool = True
 
 
@@ -92,7 +92,7 @@ class TotalPrivacy:
                     "name": r.name,
                     "epsilon": finite(r.epsilon),
                     "applies": r.applies and math.isfinite(r.epsilon),
-                    "words": r.words
+                    "explanation": r.explanation
                     + (" That is no bound at this delta." if r.applies and r.epsilon == math.inf else ""),
                 }
                 for r in self.routes
@@ -105,7 +105,7 @@ class TotalPrivacy:
         lines = [f"{what}: ({shown(self.epsilon)}, {shown(self.delta, 3)})-DP, by {self.route.name}."]
         for r in self.routes:
             value = shown(r.epsilon) if r.applies else "does not apply"
-            lines.append(f"  {r.name}: {value}. {r.words}")
+            lines.append(f"  {r.name}: {value}. {r.explanation}")
         lines.append("Assumptions:")
         lines += [f"  - {assumption}" for assumption in self.assumptions]
         return "\n".join(lines)
@@ -146,11 +146,11 @@ def total_privacy(
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
     rounds = labels if votes == "fresh" else 1
     routes = (
-        _outright(profiles, touched, rounds, delta),
+        _publishing(profiles, touched, rounds, delta),
         _self_bounding(profiles, touched, mechanism, labels, votes, delta),
         _certified(profiles, touched, mechanism, labels, votes, delta),
-        _own_coins(touched, mechanism, labels, delta),
-        _both_coins(profiles, touched, mechanism, labels, votes, delta),
+        _own_randomness(touched, mechanism, labels, delta),
+        _private_votes(profiles, touched, mechanism, labels, votes, delta),
     )
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     predictable = () if getattr(mechanism, "secure", True) else (_PREDICTABLE,)
@@ -175,7 +175,7 @@ def _profile(teacher: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
     return teacher
 
 
-def _outright(profiles: list[PrivacyProfile], touched: int, rounds: int, delta: float) -> PrivacyRoute:
+def _publishing(profiles: list[PrivacyProfile], touched: int, rounds: int, delta: float) -> PrivacyRoute:
     """All labels are computed from the teachers by coins that do not depend on the data: post-processing."""
     bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
     if touched < len(profiles):
@@ -185,9 +185,9 @@ def _outright(profiles: list[PrivacyProfile], touched: int, rounds: int, delta: 
     which = "the one teacher" if touched == 1 else f"the {touched} teachers"
     grows = "it does not grow with the number of labels" if rounds == 1 else f"in each of {rounds} rounds"
     return PrivacyRoute(
-        name="teachers released outright",
+        name="publishing the teachers",
         epsilon=min(bounds),
-        words=f"No more is revealed than by publishing {which} that one record can touch; {grows}.",
+        explanation=f"No more is revealed than by publishing {which} that one record can touch; {grows}.",
     )
 
 
@@ -225,7 +225,7 @@ def _self_bounding(
     return PrivacyRoute(
         name=name,
         epsilon=total,
-        words=f"A label reveals at most what {whose}, and labels add up: "
+        explanation=f"A label reveals at most what {whose}, and labels add up: "
         f"{labels} x {many} times ({shown(epsilon)}, {shown(share, 3)}).",
     )
 
@@ -263,13 +263,13 @@ def _certified(
     return PrivacyRoute(
         name=name,
         epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
-        words="The noise was checked against all teachers with these promises"
+        explanation="The noise was checked against all teachers with these promises"
         + (f": one label is {target}, and {labels} labels of independent votes compose." if labels > 1 else "."),
     )
 
 
-def _own_coins(touched: int, mechanism: PricedMechanism, labels: int, delta: float) -> PrivacyRoute:
-    name = "the mechanism's own coins"
+def _own_randomness(touched: int, mechanism: PricedMechanism, labels: int, delta: float) -> PrivacyRoute:
+    name = "the mechanism's own randomness"
     promise = mechanism.guarantee(labels=labels, delta=delta, overlap=touched)
     if promise is None:
         return _excluded(name, "Its coins protect nothing by themselves.")
@@ -278,12 +278,12 @@ def _own_coins(touched: int, mechanism: PricedMechanism, labels: int, delta: flo
     return PrivacyRoute(
         name=name,
         epsilon=_profile(promise).epsilon(delta),
-        words=f"The noise on the votes protects {what} whatever the teachers are"
+        explanation=f"The noise on the votes protects {what} whatever the teachers are"
         + (f", {proof(labels=labels, delta=delta, overlap=touched)}." if proof else "."),
     )
 
 
-def _both_coins(
+def _private_votes(
     profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
 ) -> PrivacyRoute:
     """Private teachers seen through private coins: less than either reveals.
@@ -305,7 +305,7 @@ def _both_coins(
 
     as (U - e^T V) e^eta = e^T U - V is what T is defined by, T <= eps, and U <= 1. So each change costs (T, d). QED
     """
-    name = "private votes, private coins"
+    name = "private votes, private randomness"
     if not all(profile.is_private for profile in profiles):
         return _excluded(name, "The teachers promise nothing that the coins could add to.")
     rounds, asked = (labels, 1) if votes == "fresh" else (1, labels)
@@ -335,7 +335,8 @@ def _both_coins(
     return PrivacyRoute(
         name=name,
         epsilon=total,
-        words=f"The noise on the votes hides {what} that one record can touch, and their training hides the record.",
+        explanation=f"The noise on the votes hides {what} that one record can touch, and their training hides the "
+        "record.",
     )
 
 
@@ -351,7 +352,7 @@ def _seen_through(epsilon: float, eta: float) -> float:
 
 
 def _excluded(name: str, why: str) -> PrivacyRoute:
-    return PrivacyRoute(name=name, epsilon=math.inf, words=why, applies=False)
+    return PrivacyRoute(name=name, epsilon=math.inf, explanation=why, applies=False)
 
 
 def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> PrivacyGuarantee:

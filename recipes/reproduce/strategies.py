@@ -108,7 +108,7 @@ def papers_gnmax(case: Case, equal: str) -> dt.Strategy:
     )
     return dt.Strategy(
         name=PAPERS_GNMAX,
-        own_coins=True,
+        own_randomness=True,
         mechanism=mechanism,
         voters=case.teachers,
         label=label,
@@ -266,7 +266,7 @@ def frontier() -> Result:
         notes=(
             "Teachers, prior and agreement as in the strategies above; every epsilon is proven by `dt.total_privacy`. "
             "'None': no epsilon up to 1,024 times the guarantee is enough. In the figure an asterisk marks what rests "
-            "on the mechanism's own coins alone, and the dotted line the guarantee of the strategies above.",
+            "on the mechanism's own randomness alone, and the dotted line the guarantee of the strategies above.",
         ),
         data=costs,
         draw=draw,

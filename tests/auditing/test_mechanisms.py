@@ -81,7 +81,7 @@ def test_self_bounding_noise_and_the_plain_majority_pass() -> None:
     ],
     ids=lambda mechanism: type(mechanism).__name__,
 )
-def test_own_coins_pass(mechanism) -> None:
+def test_own_randomness_pass(mechanism) -> None:
     found = audit(mechanism, confidence=CONFIDENCE, samples=100_000)
     assert 0.05 < found.epsilon <= found.claim.epsilon
     assert "counts" in found.worst_case

@@ -350,7 +350,7 @@ def test_every_mechanism_labels_within_its_target(
     if option in TARGET:
         assert told["label" if count == 1 else "total"]["epsilon"] <= epsilon
     if name in COINS:  # no accountant was read
-        assert told["total"]["route"] == "the mechanism's own coins"
+        assert told["total"]["route"] == "the mechanism's own randomness"
         assert told["readings"] == []
     else:
         assert len(told["readings"]) == 3
@@ -364,7 +364,7 @@ def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pyt
     plain = ("--models", *(f"plain-{file}" for file in MODELS), "--mechanism", "gnmax", "--label-target", "0.6,1e-4")
     report = said(capsys, *ASK, *plain, "--overlap", "1")
     assert "30 labels, by GNMax" in report
-    assert "by the mechanism's own coins" in report
+    assert "by the mechanism's own randomness" in report
     # What the teachers promise lets the noise be less, and the report says so.
     with_theirs = said(capsys, *ASK, *plain, "--overlap", "1", "--accountants", *MODELS, "--ledger", "other.sqlite")
     assert "Found when the teachers were read" in with_theirs

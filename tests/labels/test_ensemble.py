@@ -369,7 +369,9 @@ def test_from_opacus_reads_fetches_and_labels(trained: list[tuple[nn.Module, nn.
     inputs = torch.rand(10, 4)
     votes = []
     for models in (bare, wrapped):
-        ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, use="point")
+        ensemble = dt.PrivateMajorityEnsemble.from_opacus(
+            models, engines, delta=1e-3, allowance=1.0, teacher_promise="point"
+        )
         votes.append(ensemble.sensitive_votes(inputs))
         stated = max(engine.get_epsilon(1e-3) for engine in engines)
         assert ensemble.noise is not None
@@ -416,7 +418,7 @@ def test_the_whole_profile_needs_less_noise_than_one_point(
 ) -> None:
     _, models, engines = zip(*trained, strict=True)
     point, profile = (
-        dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, use=use)
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, teacher_promise=use)
         for use in ("point", "profile")
     )
     assert profile.noise.target == point.noise.target

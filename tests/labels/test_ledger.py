@@ -20,8 +20,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import darrm_torch.labels.ledger as ledger_module
 from darrm_torch import BudgetExceeded, InvalidArgument, LedgerError, PrivacyGuarantee, PrivacyLedger

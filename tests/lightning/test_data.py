@@ -127,7 +127,7 @@ def test_a_fit_and_what_follows_pay_for_the_queries_once(tmp_path: Path, how: di
     runner.test(student, datamodule=module, verbose=False)
     predictions = torch.cat(runner.predict(student, datamodule=module))
     if "fast_dev_run" not in how:
-        assert torch.equal(predictions, student(public()))  # all public inputs, in their order
+        torch.testing.assert_close(predictions, student(public()))  # all public inputs, in their order
     assert teachers.ledger.count == QUERIES
     assert Counted.asked == 5 * QUERIES
 

@@ -13,8 +13,7 @@ import time
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from scipy import integrate, stats
 
 from darrm_torch import ConfidentGNMax, GNMax, InvalidArgument, LNMax, PermuteAndFlip, PrivacyGuarantee

@@ -82,7 +82,7 @@ COINS = {
 
 
 @pytest.mark.parametrize("make", COINS.values(), ids=COINS.keys())
-def test_own_coins_keep_their_promise(make) -> None:
+def test_own_randomness_keep_their_promise(make) -> None:
     for teachers, overlap, epsilon, delta, _ in random_settings():
         mechanism = make(epsilon, delta, overlap, teachers)
         claim = mechanism.guarantee(overlap=overlap)
@@ -94,7 +94,7 @@ def test_own_coins_keep_their_promise(make) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in COINS if name != "best-majority"])
-def test_own_coins_keep_their_promise_for_three_classes(name: str) -> None:
+def test_own_randomness_keep_their_promise_for_three_classes(name: str) -> None:
     for teachers, overlap, epsilon, delta, _ in random_settings()[:12]:
         mechanism = COINS[name](epsilon, delta, overlap, teachers)
         claim = mechanism.guarantee(overlap=overlap)

@@ -9,8 +9,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from darrm_torch.mechanisms.sampling import GaussianTail, GeometricTail, Magnitudes, RandomBits, fair_argmax

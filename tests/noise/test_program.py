@@ -191,7 +191,9 @@ def test_expected_error_where_dual_prices_could_be_large(
 def test_the_search_tells_how_far_it_is() -> None:
     """Each round is one violated program: too much delta, and in the end hardly any."""
     told: list[float] = []
-    noise = optimize_noise(teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5), each=told.append)
+    noise = optimize_noise(
+        teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5), on_progress=told.append
+    )
     assert len(told) > 1
     assert min(told) > 0
     assert told[-1] < 0.01 * told[0]

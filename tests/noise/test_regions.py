@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, certify, fetch_noise, optimize_noise
 from darrm_torch.noise.regions import Corner, Region, growth_at_least, growth_at_most, teacher_guarantees

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from darrm_torch import IndependentVotes, InvalidArgument, NoiseFunction, PrivacyGuarantee, fetch_noise, store
+from darrm_torch import IndependentVotes, InvalidArgument, NoiseFunction, PrivacyGuarantee, fetch_noise
+from darrm_torch.noise import store
 from darrm_torch.noise.store import _digest
 
 ARGUMENTS: dict[str, Any] = {

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, optimize_noise
 from darrm_torch.noise.certificate import certify_scaled, on_grid

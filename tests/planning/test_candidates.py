@@ -20,7 +20,6 @@ from darrm_torch import (
     PrivacyProfile,
     RandomizedPlurality,
     SelfBoundingPlurality,
-    candidates,
     expected_accuracy,
     expected_agreement,
     plurality_candidates,
@@ -28,6 +27,7 @@ from darrm_torch import (
     subsampling_noise,
     total_privacy,
 )
+from darrm_torch.planning import candidates
 from darrm_torch.planning.candidates import label_chances
 
 POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
@@ -211,7 +211,7 @@ def test_the_strongest_of_a_kind_keeps_its_targets(
     )  # fmt: skip
     target = next(value for name, value in targets.items() if name.endswith("target"))
     assert total.epsilon <= target.epsilon
-    if total.route.name == "the mechanism's own coins":
+    if total.route.name == "the mechanism's own randomness":
         assert total.epsilon >= 0.99 * target.epsilon
 
 

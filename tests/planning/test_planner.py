@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 import darrm_torch as dt
@@ -93,7 +92,7 @@ def test_teachers_with_large_epsilon_want_the_optimal_majority_by_coins(labels: 
     best = answer.best
     assert best is not None
     assert best.name == "optimal majority"
-    assert best.own_coins
+    assert best.own_randomness
     assert best.agreement == pytest.approx(darrm_agreement(best.mechanism.noise.gamma, 0.75), abs=1e-12)
     assert (
         best.agreement
@@ -115,7 +114,7 @@ def test_without_a_word_about_the_teachers_it_says_what_they_would_need() -> Non
     target = PrivacyGuarantee(epsilon=0.1, delta=1e-4)
     answer = dt.plan(teachers=11, label_target=target)
     assert answer.best is not None
-    assert answer.best.own_coins
+    assert answer.best.own_randomness
     assert "hardly better than a coin" in str(answer)
     needed = answer.teachers_needed(0.95)
     assert needed.teacher is not None
@@ -238,7 +237,7 @@ def test_a_target_of_so_many_teachers_is_met_to_the_last_digit(sample: int) -> N
     target = PrivacyGuarantee(epsilon=m / 10, delta=m / 100_000)
     row = row_of(dt.plan(teachers=11, teacher=teacher, label_target=target), "subsampling")
     alone = dt.strongest_mechanism("subsampling", teachers=11, classes=2, teacher=teacher, label_target=target)
-    again = eval(row.use, {"dt": dt})
+    again = eval(row.code, {"dt": dt})
     gamma = dt.subsampling_noise(teachers=11, allowance=sample).gamma
     for made in (row.mechanism, alone, again):
         assert np.abs(made.noise.gamma / gamma - 1).max() < 1e-8
@@ -271,7 +270,7 @@ def test_each_strategy_is_made_as_it_says(labels: int, tmp_path: Path, monkeypat
     made = 0
     for row in answer.rows:
         if row.mechanism is not None and row.voters == 5:
-            again = eval(row.use, {"dt": dt, "math": math})
+            again = eval(row.code, {"dt": dt, "math": math})
             counts = np.array([[5 - ones, ones] for ones in range(6)])
             assert np.array_equal(again.label_probabilities(counts), row.mechanism.label_probabilities(counts))
             made += 1
@@ -296,7 +295,7 @@ def test_a_prior_that_favours_no_class_has_optima_too(prior: dt.BetaVotes | dt.S
     assert best.meets
     assert best.agreement > 0.55
     assert row_of(answer, "optimal majority").agreement > row_of(answer, "permute-and-flip").agreement - 1e-9
-    assert 'objective="expected_error"' in best.use
+    assert 'objective="expected_error"' in best.code
 
 
 def test_one_profile_for_each_teacher_counts_as_the_weakest() -> None:
@@ -468,7 +467,7 @@ def test_the_best_of_ten_classes(ask: dict, best: str) -> None:
     assert f"Recommendation: {answer.best.name}. " in words
     assert "of 10 classes" in words
     assert "right with chance 0.5 or 0.7 or 0.9 or 0.7 (concentration 3)" in words
-    own = [row for row in answer.rows if row.own_coins and row.mechanism is not None]
+    own = [row for row in answer.rows if row.own_randomness and row.mechanism is not None]
     assert len(own) >= 4
     for row in own:  # they are what they are for teachers that promise nothing
         alone = dt.total_privacy(
@@ -505,7 +504,7 @@ def test_every_guarantee_of_three_classes_holds_for_the_worst_teacher() -> None:
         worst = 0.0
         for rest in others:
             law = row.mechanism.label_probabilities(rest + np.eye(3, dtype=np.int64))
-            high = 1.0 if row.own_coins else math.exp(eps) / (1 + math.exp(eps))
+            high = 1.0 if row.own_randomness else math.exp(eps) / (1 + math.exp(eps))
             for i, j in itertools.permutations(range(3), 2):
                 here, there = high * law[i] + (1 - high) * law[j], high * law[j] + (1 - high) * law[i]
                 worst = max(worst, float(np.maximum(here - math.exp(row.label.epsilon) * there, 0).sum()))
@@ -549,7 +548,7 @@ def test_whatever_is_asked_of_many_classes_rows_keep_what_they_say(
         if row.mechanism is not None:
             assert row.meets == (row.total.epsilon <= epsilon)
             assert 0.0 <= row.agreement <= 1.0
-            again = eval(row.use, {"dt": dt, "math": math})
+            again = eval(row.code, {"dt": dt, "math": math})
             votes = np.zeros((1, classes), dtype=np.int64)
             votes[0, :2] = row.voters - row.voters // 2, row.voters // 2
             assert np.array_equal(again.label_probabilities(votes), row.mechanism.label_probabilities(votes))
@@ -657,5 +656,5 @@ def test_a_target_at_the_teachers_own_delta_leaves_one_whole_teacher() -> None:
     for name in ("subsampling", "self-bounding noise", "noise-free, 1 of 11"):
         assert rows[name].meets
         assert rows[name].label.guarantee == point
-    assert eval(rows["noise-free, 1 of 11"].use, {"dt": dt}) == dt.NoiseFreeMajority(classes=2, teachers=1)
+    assert eval(rows["noise-free, 1 of 11"].code, {"dt": dt}) == dt.NoiseFreeMajority(classes=2, teachers=1)
     assert "their deltas alone add up to more" in rows["noise-free majority"].reason

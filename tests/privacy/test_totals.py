@@ -181,7 +181,7 @@ def test_the_noise_free_majority_meets_the_papers_budget():
     total = dt.total_privacy(teachers=[PAPER] * 11, mechanism=NoiseFreeMajority(), labels=1000, delta=3e-4)
     assert total.epsilon <= 0.2556
     assert total.epsilon == pytest.approx(0.254, abs=1e-3)
-    assert total.route.name == "teachers released outright"
+    assert total.route.name == "publishing the teachers"
     target = PrivacyGuarantee(epsilon=0.2556, delta=3e-4)
     with_profile = dt.optimize_noise(teachers=11, teacher=PAPER.guarantees(), target=target)
     assert with_profile.gamma[6:] == pytest.approx(1.0, abs=1e-9)
@@ -196,11 +196,11 @@ def test_a_hundred_teachers_and_self_bounding_noise():
     routes = by_name(total)
     outright = PrivacyProfile.from_guarantee(teacher).compose(101).epsilon(6e-6)
     assert routes["self-bounding noise"].epsilon == 3.0
-    assert routes["teachers released outright"].epsilon == outright
+    assert routes["publishing the teachers"].epsilon == outright
     assert total.epsilon == min(3.0, outright)
-    assert routes["teachers released outright"].applies
+    assert routes["publishing the teachers"].applies
     later = dt.total_privacy(teachers=[teacher] * 101, mechanism=mechanism, labels=500, delta=1e-3)
-    assert later.route.name == "teachers released outright"
+    assert later.route.name == "publishing the teachers"
 
 
 def test_disjoint_shards_cost_one_teacher_however_many_labels():
@@ -230,7 +230,7 @@ def test_overlap_takes_the_weakest_teachers():
 )
 def test_an_allowance_in_words(allowance, words):
     total = dt.total_privacy(teachers=[PAPER] * 11, mechanism=Fake(allowance=allowance), labels=3, delta=1e-5)
-    assert words in by_name(total)["self-bounding noise"].words
+    assert words in by_name(total)["self-bounding noise"].explanation
 
 
 def test_a_certificate_counts_for_one_label():
@@ -241,7 +241,7 @@ def test_a_certificate_counts_for_one_label():
     assert (one.epsilon, one.route.name) == (0.01, "certified label")
     two = by_name(dt.total_privacy(teachers=[PAPER] * 11, mechanism=mechanism, labels=2, delta=1e-3))
     assert not two["certified label"].applies
-    assert "share" in two["certified label"].words
+    assert "share" in two["certified label"].explanation
     fresh = dt.total_privacy(teachers=[PAPER] * 11, mechanism=mechanism, labels=20, votes="fresh", delta=1e-3)
     assert fresh.route.name == "certified label"
     assert fresh.epsilon == dt.optimal_composition(target, 20, delta=1e-3).epsilon
@@ -267,7 +267,7 @@ def test_a_certificate_for_something_else_does_not_count(change, word):
         "certified label"
     ]
     assert not route.applies
-    assert word in route.words
+    assert word in route.explanation
 
 
 def test_weaker_teachers_than_the_certificate_assumes_are_noticed():
@@ -279,11 +279,11 @@ def test_weaker_teachers_than_the_certificate_assumes_are_noticed():
         assert by_name(total)["certified label"].applies is applies
 
 
-def test_teachers_without_privacy_leave_the_mechanisms_own_coins():
+def test_teachers_without_privacy_leave_the_mechanisms_own_randomness():
     teachers = [PrivacyProfile.non_private()] * 250
     mechanism = GNMax(sigma=40.0)
     total = dt.total_privacy(teachers=teachers, overlap=1, mechanism=mechanism, labels=100, delta=1e-5)
-    assert total.route.name == "the mechanism's own coins"
+    assert total.route.name == "the mechanism's own randomness"
     assert total.epsilon == mechanism.guarantee(labels=100, delta=1e-5, overlap=1).epsilon
     assert dt.total_privacy(teachers=teachers, overlap=1, mechanism=Fake(), labels=1, delta=1e-5).epsilon == math.inf
 
@@ -301,8 +301,8 @@ def test_fresh_votes_compose_over_the_rounds():
     fixed = dt.total_privacy(teachers=teachers, mechanism=Fake(allowance=2.0), labels=10, delta=1e-5)
     fresh = dt.total_privacy(teachers=teachers, mechanism=Fake(allowance=2.0), labels=10, votes="fresh", delta=1e-5)
     outright = PrivacyProfile.from_guarantee(teachers[0])
-    assert by_name(fixed)["teachers released outright"].epsilon == outright.compose(5).epsilon(1e-5)
-    assert by_name(fresh)["teachers released outright"].epsilon == outright.compose(50).epsilon(1e-5)
+    assert by_name(fixed)["publishing the teachers"].epsilon == outright.compose(5).epsilon(1e-5)
+    assert by_name(fresh)["publishing the teachers"].epsilon == outright.compose(50).epsilon(1e-5)
     one = PrivacyGuarantee(epsilon=0.2, delta=2e-7)
     assert by_name(fresh)["self-bounding noise"].epsilon == pytest.approx(
         dt.optimal_composition(one, 10, delta=1e-5).epsilon, rel=1e-6
@@ -313,15 +313,15 @@ def test_the_papers_total_is_no_route():
     noise = NoiseFunction(gamma=np.array([1.0, 0.4, 0.4, 1.0]))
     total = dt.total_privacy(teachers=[PAPER] * 3, mechanism=DaRRM(noise, uncertified=True), labels=5, delta=1e-3)
     assert {route.name for route in total.routes} == {
-        "teachers released outright",
+        "publishing the teachers",
         "self-bounding noise",
         "certified label",
-        "the mechanism's own coins",
-        "private votes, private coins",
+        "the mechanism's own randomness",
+        "private votes, private randomness",
     }
 
 
-# --- private votes, private coins ---
+# --- private votes, private randomness ---
 
 
 def seen_through(epsilon: float, eta: float) -> float:
@@ -342,9 +342,9 @@ def test_private_votes_through_private_coins(epsilon, eta, overlap):
         labels=1,
         delta=0.0,
     )
-    route, exact = by_name(total)["private votes, private coins"], overlap * seen_through(epsilon, eta)
+    route, exact = by_name(total)["private votes, private randomness"], overlap * seen_through(epsilon, eta)
     assert exact <= route.epsilon <= exact * (1 + 1e-12)
-    assert route.epsilon <= by_name(total)["teachers released outright"].epsilon * (1 + 1e-12)
+    assert route.epsilon <= by_name(total)["publishing the teachers"].epsilon * (1 + 1e-12)
 
 
 def test_their_leaks_are_seen_through_the_coins_too():
@@ -360,7 +360,7 @@ def test_their_leaks_are_seen_through_the_coins_too():
                 labels=1,
                 delta=delta,
             )
-            found = by_name(total)["private votes, private coins"].epsilon
+            found = by_name(total)["private votes, private randomness"].epsilon
             exact = overlap * float(seen_through(0.5, eta))
             assert found == pytest.approx(exact, rel=1e-9) if pays else found > 1.5 * exact
 
@@ -370,12 +370,12 @@ def test_gaussian_coins_of_private_teachers():
     ask = {"teachers": teachers, "mechanism": mechanism, "labels": 10, "delta": 1e-5}
     routes = by_name(dt.total_privacy(**ask, overlap=1))
     coins = mechanism.guarantee(labels=10, delta=5e-6, overlap=1).epsilon
-    route = routes["private votes, private coins"]
+    route = routes["private votes, private randomness"]
     # A little less: what the coins leave of delta lets the teachers' epsilon be a little less than 1.
     assert seen_through(1.0, coins) * 0.999 <= route.epsilon <= seen_through(1.0, coins)
-    assert route.epsilon < min(1.0, routes["the mechanism's own coins"].epsilon)
-    assert not by_name(dt.total_privacy(**ask, overlap=2))["private votes, private coins"].applies
-    fresh = by_name(dt.total_privacy(**ask, overlap=1, votes="fresh"))["private votes, private coins"]
+    assert route.epsilon < min(1.0, routes["the mechanism's own randomness"].epsilon)
+    assert not by_name(dt.total_privacy(**ask, overlap=2))["private votes, private randomness"].applies
+    fresh = by_name(dt.total_privacy(**ask, overlap=1, votes="fresh"))["private votes, private randomness"]
     assert not fresh.applies
 
 
@@ -384,8 +384,8 @@ def test_fresh_votes_through_private_coins_compose():
     total = dt.total_privacy(teachers=teachers, overlap=2, mechanism=mechanism, labels=20, votes="fresh", delta=1e-5)
     label = PrivacyGuarantee(epsilon=2 * float(seen_through(0.4, 0.6)))
     expected = dt.optimal_composition(label, 20, delta=1e-5).epsilon
-    assert by_name(total)["private votes, private coins"].epsilon == pytest.approx(expected, rel=1e-9)
-    assert total.route.name == "private votes, private coins"
+    assert by_name(total)["private votes, private randomness"].epsilon == pytest.approx(expected, rel=1e-9)
+    assert total.route.name == "private votes, private randomness"
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

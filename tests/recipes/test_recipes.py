@@ -105,7 +105,7 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
             assert row["label"]["epsilon"] <= results["target"]["epsilon"]
             assert row["label"]["delta"] == results["target"]["delta"]
     # Labels of the same teachers: no total is a sum of one-label guarantees, but for self-bounding noise.
-    assert rows["darrm-optimal"]["total"]["route"] == "teachers released outright"
+    assert rows["darrm-optimal"]["total"]["route"] == "publishing the teachers"
     assert rows["darrm-optimal"]["total"]["epsilon"] == rows["noise-free"]["total"]["epsilon"]
     assert paid(run) == dict.fromkeys(rows, 20)
     manifest = json.loads((run / "shards.json").read_text())
@@ -306,15 +306,13 @@ def test_ten_classes_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str
         if name in ten_classes.PLAIN_TITLES:
             assert (row["overlap"], row["label"]["delta"]) == (1, delta)
             assert row["label"]["epsilon"] <= results["settings"]["vote_epsilon"] * (1 + 1e-9)
-            assert row["total"]["route"] == "the mechanism's own coins"
+            assert row["total"]["route"] == "the mechanism's own randomness"
         elif name != "noise-free":
             assert (row["overlap"], row["label"]["delta"]) == (3, delta)
             assert row["label"]["epsilon"] <= teacher * (1 + 1e-9)
         assert 0 <= row["label_accuracy"] <= 1
     # Without noise a label costs all teachers; so do many labels of any noise.
-    assert (
-        rows["noise-free"]["label"]["route"] == rows["self-bounding"]["total"]["route"] == "teachers released outright"
-    )
+    assert rows["noise-free"]["label"]["route"] == rows["self-bounding"]["total"]["route"] == "publishing the teachers"
     assert rows["self-bounding"]["label"]["route"] == "self-bounding noise"
     assert [point["allowance"] for point in results["by_allowance"]] == list(ten_classes.ALLOWANCES)
     beyond = results["by_allowance"][-1]["accuracy"]  # m = 5 of three teachers: no noise is needed

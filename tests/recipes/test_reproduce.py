@@ -13,8 +13,7 @@ import pytest
 
 import darrm_torch as dt
 from recipes import data
-from recipes.reproduce import __main__ as command
-from recipes.reproduce import curves, gaussian, labels, losses, published, strategies
+from recipes.reproduce import __main__ as command, curves, gaussian, labels, losses, published, strategies
 from recipes.reproduce.result import Result, Table
 
 
@@ -159,7 +158,7 @@ def test_what_is_shown_as_keeping_the_guarantee_is_proven_to(equal: str, case: s
     for row in rows:
         if row.mechanism is not None:
             proven = dt.total_privacy(
-                teachers=[dt.PrivacyProfile.non_private() if row.own_coins else strategies.profile()] * row.voters,
+                teachers=[dt.PrivacyProfile.non_private() if row.own_randomness else strategies.profile()] * row.voters,
                 overlap=min(case.overlap, row.voters),
                 mechanism=row.mechanism,
                 labels=labels,

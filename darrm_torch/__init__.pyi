@@ -1,0 +1,92 @@
+"""What `darrm_torch` exports, and where each name lives: the one list, for type checkers and for lazy loading."""
+
+from . import lightning as lightning
+from .auditing import Audit as Audit, audit as audit
+from .errors import (
+    BudgetExceeded as BudgetExceeded,
+    DarrmError as DarrmError,
+    InvalidArgument as InvalidArgument,
+    LedgerError as LedgerError,
+    PrivacyViolation as PrivacyViolation,
+    UnprovenPrivacy as UnprovenPrivacy,
+)
+from .labels.distributed import DistributedEnsemble as DistributedEnsemble
+from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
+from .labels.ledger import PrivacyLedger as PrivacyLedger
+from .mechanisms import (
+    ConfidentGNMax as ConfidentGNMax,
+    DaRRM as DaRRM,
+    DataDependentGuarantee as DataDependentGuarantee,
+    DataDependentLoss as DataDependentLoss,
+    ExponentialMechanism as ExponentialMechanism,
+    GNMax as GNMax,
+    LNMax as LNMax,
+    Mechanism as Mechanism,
+    NoiseFreeMajority as NoiseFreeMajority,
+    PermuteAndFlip as PermuteAndFlip,
+    RandomizedPlurality as RandomizedPlurality,
+    SelfBoundingPlurality as SelfBoundingPlurality,
+    VotePrivatePlurality as VotePrivatePlurality,
+)
+from .noise.certificate import (
+    Certificate as Certificate,
+    SelfBoundingCertificate as SelfBoundingCertificate,
+    WorstCase as WorstCase,
+    certify as certify,
+    label_profile as label_profile,
+    self_bounding_allowance as self_bounding_allowance,
+)
+from .noise.function import (
+    NoiseFunction as NoiseFunction,
+    constant_noise as constant_noise,
+    double_subsampling_noise as double_subsampling_noise,
+    self_bounding_noise as self_bounding_noise,
+    subsampling_noise as subsampling_noise,
+)
+from .noise.priors import BetaVotes as BetaVotes, IndependentVotes as IndependentVotes, SharedVotes as SharedVotes
+from .noise.program import optimize_noise as optimize_noise
+from .noise.store import fetch_noise as fetch_noise
+from .noise.tables import PluralityVotes as PluralityVotes
+from .planning.candidates import (
+    PluralityCandidate as PluralityCandidate,
+    expected_accuracy as expected_accuracy,
+    expected_agreement as expected_agreement,
+    plurality_candidates as plurality_candidates,
+    strongest_mechanism as strongest_mechanism,
+)
+from .planning.planner import Plan as Plan, TeachersNeeded as TeachersNeeded, plan as plan
+from .planning.strategies import Strategy as Strategy
+from .plots import (
+    plot_frontier as plot_frontier,
+    plot_label_profile as plot_label_profile,
+    plot_ledger as plot_ledger,
+    plot_noise as plot_noise,
+    plot_plurality as plot_plurality,
+)
+from .privacy.composition import (
+    general_composition as general_composition,
+    optimal_composition as optimal_composition,
+    simple_composition as simple_composition,
+)
+from .privacy.guarantees import PrivacyGuarantee as PrivacyGuarantee, PrivacyProfile as PrivacyProfile
+from .privacy.totals import (
+    PrivacyRoute as PrivacyRoute,
+    TotalPrivacy as TotalPrivacy,
+    as_if_redrawn as as_if_redrawn,
+    total_privacy as total_privacy,
+)
+from .teachers.reading import (
+    PrivacyReading as PrivacyReading,
+    check_independent as check_independent,
+    read_privacy as read_privacy,
+    read_teachers as read_teachers,
+)
+from .teachers.training import (
+    TrainingSettings as TrainingSettings,
+    assign_shards as assign_shards,
+    contiguous_shards as contiguous_shards,
+    load_teacher as load_teacher,
+    train_teachers as train_teachers,
+)
+
+__version__: str
