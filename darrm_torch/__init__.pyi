@@ -68,7 +68,8 @@ from .privacy.composition import (
     optimal_composition as optimal_composition,
     simple_composition as simple_composition,
 )
-from .privacy.guarantees import PrivacyGuarantee as PrivacyGuarantee, PrivacyProfile as PrivacyProfile
+from .privacy.guarantees import PrivacyGuarantee as PrivacyGuarantee
+from .privacy.profiles import PrivacyProfile as PrivacyProfile
 from .privacy.totals import (
     PrivacyRoute as PrivacyRoute,
     TotalPrivacy as TotalPrivacy,

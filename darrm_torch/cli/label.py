@@ -230,13 +230,13 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
 
 def _tell(ensemble: Any, agreement: float, classes: int) -> None:
     """Which noise it is, and what that makes of the votes; before it is paid for."""
-    from ..privacy.guarantees import shown
+    from ..privacy.guarantees import format_bound
 
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
     words = [
         described["kind"],
-        *(f"{name} {shown(strength[name])}" for name in _STRONG if strength.get(name) is not None),
+        *(f"{name} {format_bound(strength[name])}" for name in _STRONG if strength.get(name) is not None),
     ]
     if getattr(proof, "target", None) is not None:
         words.append(f"{proof.target} a label")
@@ -271,7 +271,7 @@ def _ensemble(
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..mechanisms import NoiseFreeMajority
     from ..planning.candidates import strongest_mechanism
-    from ..privacy.guarantees import PrivacyProfile
+    from ..privacy.profiles import PrivacyProfile
     from ..teachers.reading import read_teachers
 
     kind = chosen.mechanism

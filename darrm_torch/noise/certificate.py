@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..arrays import FloatArray
 from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
-from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, shown
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, format_bound
 from .priors import vote_law
 from .regions import Region, Teacher, growth_at_least, teacher_guarantees
 from .worst_case import is_monotone, label_law, worst_losses
@@ -159,7 +159,7 @@ class Certificate:
     def __str__(self) -> str:
         return (
             f"Proven: one label of {self.teachers} teachers that are {' and '.join(map(str, self.teacher))} is "
-            f"{self.target}, if a record touches at most {self.overlap} of them. Worst loss {shown(self.loss, 6)}, "
+            f"{self.target}, if a record touches at most {self.overlap} of them. Worst loss {format_bound(self.loss, 6)}, "
             f"margin {self.margin:.2g}; worst case: {self.worst_case}."
         )
 
@@ -204,10 +204,10 @@ class SelfBoundingCertificate:
     def __str__(self) -> str:
         words = (
             f"Proven: Q labels of {self.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
-            f"m = {shown(self.allowance)}, if a record touches at most {self.overlap} of them."
+            f"m = {format_bound(self.allowance)}, if a record touches at most {self.overlap} of them."
         )
-        if shown(self.smallest) != shown(self.allowance):
-            words += f" Proven with m = {shown(self.smallest)} as well, the smallest for this noise."
+        if format_bound(self.smallest) != format_bound(self.allowance):
+            words += f" Proven with m = {format_bound(self.smallest)} as well, the smallest for this noise."
         return words
 
     @property

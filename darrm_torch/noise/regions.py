@@ -18,7 +18,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..errors import InvalidArgument
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee, essential, follows
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, drop_implied, implied_by
+from ..privacy.profiles import PrivacyProfile
 
 __all__ = ["Corner", "Region", "Teacher", "growth_at_least", "growth_at_most", "teacher_guarantees"]
 
@@ -88,10 +89,10 @@ def teacher_guarantees(teacher: Any) -> tuple[PrivacyGuarantee, ...]:
             expected="a PrivacyGuarantee, a non-empty tuple of them (that hold at once), or a PrivacyProfile",
             cure=_UNLIKE if profiles else "A teacher without privacy of its own is PrivacyGuarantee(epsilon=math.inf).",
         )
-    kept = essential(several)
+    kept = drop_implied(several)
     for idle in several:
         if idle not in kept:
-            strong = next(one for one in kept if follows(idle, one))
+            strong = next(one for one in kept if implied_by(idle, one))
             raise InvalidArgument(
                 "teacher",
                 "guarantees that each teacher keeps at once, none of which follows from another",

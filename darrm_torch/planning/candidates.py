@@ -39,7 +39,8 @@ from ..noise.tables import (
     standings,
     votes_within,
 )
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
 
 __all__ = [

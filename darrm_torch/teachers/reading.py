@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..privacy.guarantees import PrivacyProfile
+from ..privacy.profiles import PrivacyProfile
 
 __all__ = ["PrivacyReading", "check_independent", "read_privacy", "read_teachers", "weights_digest"]
 
