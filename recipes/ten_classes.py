@@ -278,8 +278,8 @@ def table(results: dict[str, Any]) -> str:
         report.paragraph(
             f"Teachers  {settings['teachers']} of them on disjoint shards; each private one is "
             f"({format_bound(teachers['accountant_epsilon'])}, {settings['delta']:g})-DP as its accountant says, "
-            f"({format_bound(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. Accuracy of a "
-            f"single one, lowest / median / highest: private {report.spread(teachers['private_accuracy'])}, plain "
+            f"({format_bound(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. Accuracy "
+            f"of a single one, lowest / median / highest: private {report.spread(teachers['private_accuracy'])}, plain "
             f"{report.spread(teachers['plain_accuracy'])}."
         ),
         *sweep(
@@ -316,8 +316,8 @@ def table(results: dict[str, Any]) -> str:
     notes = [
         f"Epsilons in nats, add/remove one record; r: how many teachers it may touch. One label at delta = "
         f"{format_bound(private, 3)} with private teachers, {format_bound(plain, 3)} with plain ones; all labels at "
-        f"{format_bound(settings['total_delta'], 3)}. Accuracy of labels: their exact chance given the votes on held-out "
-        "images, an evaluation that sees the votes and is not released.",
+        f"{format_bound(settings['total_delta'], 3)}. Accuracy of labels: their exact chance given the votes on "
+        "held-out images, an evaluation that sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
     ]

@@ -159,8 +159,8 @@ class Certificate:
     def __str__(self) -> str:
         return (
             f"Proven: one label of {self.teachers} teachers that are {' and '.join(map(str, self.teacher))} is "
-            f"{self.target}, if a record touches at most {self.overlap} of them. Worst loss {format_bound(self.loss, 6)}, "
-            f"margin {self.margin:.2g}; worst case: {self.worst_case}."
+            f"{self.target}, if a record touches at most {self.overlap} of them. "
+            f"Worst loss {format_bound(self.loss, 6)}, margin {self.margin:.2g}; worst case: {self.worst_case}."
         )
 
     @property

@@ -252,7 +252,8 @@ def _bounded(asked: Question) -> list[Strategy]:
         m = _allowance(asked)
         if not m:
             raise DarrmError("the teachers promise nothing at so small a delta")
-        words = f"Labels add up, each costs what {'one teacher does' if m == 1 else f'm = {format_bound(m, 3)} teachers do'}."
+        what = "one teacher does" if m == 1 else f"m = {format_bound(m, 3)} teachers do"
+        words = f"Labels add up, each costs what {what}."
         if isinstance(asked.prior, tuple):
             table = _table(asked, m, None)
             return table, words + _sample_words(table, asked), _written(table)

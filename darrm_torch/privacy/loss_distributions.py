@@ -34,9 +34,11 @@ class LossDistribution:
     dp_sgd: DpSgd | None  # when Renyi accounting can help out
 
     def delta(self, epsilon: float) -> float:
+        """The smallest proven delta at ``epsilon``."""
         return min(1.0, max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs) + self.allowance)
 
     def epsilon(self, delta: float) -> float:
+        """The smallest proven epsilon at ``delta``; ``math.inf`` if there is none."""
         epsilon, slack = math.inf, 1e-12
         if delta > self.allowance:
             with np.errstate(over="ignore"):  # divides by the mass of the far tail, which may be next to nothing
@@ -50,6 +52,7 @@ class LossDistribution:
 
 @lru_cache(maxsize=128)
 def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
+    """The privacy loss of all releases together: DP-SGD runs, and promises of which the worst case is taken."""
     from dp_accounting.pld import pld_pmf
 
     step = _grid_step(dp_sgd, promises)
