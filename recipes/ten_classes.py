@@ -278,9 +278,9 @@ def table(results: dict[str, Any]) -> str:
         report.paragraph(
             f"Teachers  {settings['teachers']} of them on disjoint shards; each private one is "
             f"({format_bound(teachers['accountant_epsilon'])}, {settings['delta']:g})-DP as its accountant says, "
-            f"({format_bound(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. Accuracy "
-            f"of a single one, lowest / median / highest: private {report.spread(teachers['private_accuracy'])}, plain "
-            f"{report.spread(teachers['plain_accuracy'])}."
+            f"({format_bound(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. "
+            f"Accuracy of a single one, lowest / median / highest: private "
+            f"{report.spread(teachers['private_accuracy'])}, plain {report.spread(teachers['plain_accuracy'])}."
         ),
         *sweep(
             "Accuracy of labels. Private teachers, a record may touch them all; one label costs:",

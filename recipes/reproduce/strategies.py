@@ -156,7 +156,8 @@ def strategies() -> Result:
             "same for teachers with and without privacy, though those without are better in practice.",
             f"Teachers, whatever K: those of the paper on Fashion-MNIST (sigma = 12, sample rate 1/35, 175 steps), "
             f"{POINT} each by Opacus' accountant, "
-            f"({format_bound(profile().epsilon(POINT.delta))}, {POINT.delta:g})-DP by a tighter one. 'One point' is told the point of their profile that suits the target, 'whole profile' as "
+            f"({format_bound(profile().epsilon(POINT.delta))}, {POINT.delta:g})-DP by a tighter one. "
+            "'One point' is told the point of their profile that suits the target, 'whole profile' as "
             "many points as can be searched with. The first three ask nothing of the teachers' training.",
             "In brackets: does not keep the guarantee, shown for comparison. 'None': nothing of the kind does. "
             f"'{PART}': the majority of as many teachers as may be released outright, and of no others; none where "
