@@ -20,9 +20,12 @@ import numpy as np
 from .errors import InvalidArgument, check_integer
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
-from .noise.certificate import Certificate, SelfBoundingCertificate, check_overlap, label_profile
+from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction
-from .noise.tables import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
+from .noise.histograms import standings, votes_within
+from .noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
+from .noise.regions import check_overlap
+from .noise.self_bounding import SelfBoundingCertificate
 from .planning.planner import Plan
 from .planning.strategies import TRAINING
 from .privacy.guarantees import PrivacyGuarantee, format_bound

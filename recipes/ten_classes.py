@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 import darrm_torch as dt
 from darrm_torch.errors import check_integer, check_number
 from darrm_torch.lightning import StudentModule, VirtualAdversarialTraining
-from darrm_torch.noise.tables import votes_within
+from darrm_torch.noise.histograms import votes_within
 from darrm_torch.privacy.guarantees import format_bound
 
 from . import experiment, report

@@ -104,8 +104,8 @@ _FOR_A_PRIOR = ("darrm", "darrm-point", "self-bounding", "vote-private")  # made
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that make what a plan recommends; None: it makes no such labels."""
+    from ..noise.plurality_priors import VAGUE_VOTES
     from ..noise.priors import IndependentVotes
-    from ..noise.tables import VAGUE_VOTES
     from ..planning.strategies import TRAINING
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -218,7 +218,7 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
     """
     import numpy as np
 
-    from ..noise.tables import VAGUE_VOTES, PluralityVotes
+    from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes
 
     prior = VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),)
     rng, told = np.random.default_rng(0), []

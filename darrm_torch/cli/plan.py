@@ -37,8 +37,8 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..noise.certificate import check_overlap
-    from ..noise.tables import PluralityVotes
+    from ..noise.plurality_priors import PluralityVotes
+    from ..noise.regions import check_overlap
     from ..planning.planner import plan
     from ..planning.strategies import families
     from ..privacy.guarantees import format_bound

@@ -20,8 +20,8 @@ from scipy import special
 from ..arrays import FloatArray, IntArray
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
-from ..noise.certificate import check_target
-from ..noise.tables import standings, votes_within
+from ..noise.histograms import standings, votes_within
+from ..noise.regions import check_target
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_LABELS, MOST_VOTES, NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu

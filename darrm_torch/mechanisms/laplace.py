@@ -11,7 +11,7 @@ from typing import Any
 from ..arrays import FloatArray, IntArray
 from ..bisection import last_true
 from ..errors import InvalidArgument
-from ..noise.certificate import check_target
+from ..noise.regions import check_target
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
 from .gaussian import pure_composition

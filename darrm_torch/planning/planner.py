@@ -15,9 +15,9 @@ from typing import Any
 from scipy import optimize
 
 from ..errors import InvalidArgument, check_integer, check_number
-from ..noise.certificate import check_overlap, check_target
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
-from ..noise.tables import VAGUE_VOTES, PluralityPrior, check_plurality_prior
+from ..noise.regions import check_overlap, check_target
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from .candidates import SLACK, profile_of_all

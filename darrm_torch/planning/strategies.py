@@ -25,10 +25,11 @@ from ..mechanisms import (
     SelfBoundingPlurality,
 )
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
+from ..noise.histograms import votes_within
+from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import IndependentVotes, Prior, SharedVotes, majority_lead
 from ..noise.program import optimize_noise
 from ..noise.regions import Region
-from ..noise.tables import PluralityVotes, votes_within
 from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy

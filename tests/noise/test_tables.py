@@ -22,14 +22,9 @@ from darrm_torch import (
     self_bounding_noise,
     total_privacy,
 )
-from darrm_torch.noise.tables import (
-    VoteTable,
-    noise_free_table,
-    self_bounding_table,
-    standings,
-    vote_private_table,
-    votes_within,
-)
+from darrm_torch.noise.histograms import standings, votes_within
+from darrm_torch.noise.table_program import self_bounding_table, vote_private_table
+from darrm_torch.noise.tables import VoteTable, noise_free_table
 
 Floats = npt.NDArray[np.float64]
 CLASSES = 3
