@@ -12,7 +12,8 @@ from .parser import option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
-    from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile
+    from ..privacy.guarantees import PrivacyGuarantee
+    from ..privacy.profiles import PrivacyProfile
 
 __all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
 
@@ -42,7 +43,7 @@ def add_accept(parser: Any) -> None:
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
     """What the teachers promise, however it was said; None: nothing was."""
-    from ..privacy.guarantees import PrivacyProfile
+    from ..privacy.profiles import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
     given = [value for value in run.values() if value is not None]

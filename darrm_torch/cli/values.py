@@ -10,8 +10,8 @@ from ..errors import DarrmError, InvalidArgument
 
 # What takes long to import is imported by the command that needs it, here and in the other files.
 if TYPE_CHECKING:
+    from ..noise.plurality_priors import PluralityVotes
     from ..noise.priors import Prior
-    from ..noise.tables import PluralityVotes
     from ..privacy.guarantees import PrivacyGuarantee
 
 __all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", "read_prior", "read_rate"]
@@ -57,8 +57,8 @@ def checked_prior(text: str) -> str:
 
 def read_prior(text: str) -> Prior | PluralityVotes:
     """How teachers vote: ``OF_TWO`` or ``OF_MANY``."""
+    from ..noise.plurality_priors import PluralityVotes
     from ..noise.priors import BetaVotes, IndependentVotes, SharedVotes
-    from ..noise.tables import PluralityVotes
 
     kind, _, rest = text.partition(":")
     try:

@@ -23,7 +23,8 @@ from ..errors import BudgetExceeded, DarrmError, InvalidArgument, UnprovenPrivac
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
+from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
+from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
 from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
@@ -217,7 +218,7 @@ class PrivateMajorityEnsemble(nn.Module):
             teacher = (point,) if teacher_promise == "point" else PrivacyProfile.weakest(profiles).guarantees()
             if teacher_promise == "profile" and overlap == 1:
                 # One teacher's promise is then the whole cost: at m = 1 it leaves no noise.
-                teacher = essential((*teacher, point))
+                teacher = drop_implied((*teacher, point))
             mechanism = DaRRM(
                 fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
             )
@@ -428,7 +429,9 @@ class PrivateMajorityEnsemble(nn.Module):
                 "readings": readings,
                 "assumptions": list(label.assumptions),
             }
-        numbers = [f"{name} {shown(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
+        numbers = [
+            f"{name} {format_bound(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)
+        ]
         strength = f" ({', '.join(numbers)})" if numbers else ""
         about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
         paragraphs = [
@@ -440,7 +443,7 @@ class PrivateMajorityEnsemble(nn.Module):
             others = [r for r in total.routes if r.applies and r is not total.route and math.isfinite(r.epsilon)]
             paragraphs.append(
                 _told(f"All {given} labels together are", total)
-                + "".join(f" By {other.name} it would be {shown(other.epsilon)}." for other in others)
+                + "".join(f" By {other.name} it would be {format_bound(other.epsilon)}." for other in others)
             )
         limit = "no budget" if budget is None else f"budget {budget}"
         paragraphs.append(
@@ -504,7 +507,7 @@ def _equal_weights(mine: Any, given: Any) -> bool:
 
 def _told(whose: str, total: TotalPrivacy) -> str:
     if math.isinf(total.epsilon):
-        return f"{whose} not proven to be private: no bound holds at delta {shown(total.delta, 3)}."
+        return f"{whose} not proven to be private: no bound holds at delta {format_bound(total.delta, 3)}."
     return f"{whose} {total.guarantee}, by {total.route.name}. {total.route.explanation}"
 
 

@@ -13,18 +13,11 @@ from scipy import stats
 
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
-from ..noise.certificate import check_overlap
-from ..noise.tables import (
-    VAGUE_VOTES,
-    PluralityPrior,
-    Standings,
-    VoteTable,
-    check_plurality_prior,
-    self_bounding_table,
-    standings,
-    vote_private_table,
-    votes_within,
-)
+from ..noise.histograms import Standings, standings, votes_within
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
+from ..noise.regions import check_overlap
+from ..noise.table_program import self_bounding_table, vote_private_table
+from ..noise.tables import VoteTable
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
 from .gaussian import composition, pure_composition

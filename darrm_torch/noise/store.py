@@ -15,11 +15,11 @@ import platformdirs
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee
-from .certificate import Certificate, check_overlap, check_target
+from .certificate import Certificate
 from .function import NoiseFunction
 from .priors import IndependentVotes, Prior, check_prior
 from .program import optimize_noise
-from .regions import Teacher, teacher_guarantees
+from .regions import Teacher, check_overlap, check_target, teacher_guarantees
 
 __all__ = ["fetch_noise"]
 

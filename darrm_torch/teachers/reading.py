@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..privacy.guarantees import PrivacyProfile
+from ..privacy.profiles import PrivacyProfile
 from .checkpoints import Checkpoint, state_of, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .independence import check_independent

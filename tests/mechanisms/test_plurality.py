@@ -17,7 +17,7 @@ from darrm_torch import (
     VotePrivatePlurality,
     self_bounding_noise,
 )
-from darrm_torch.noise.tables import VAGUE_VOTES
+from darrm_torch.noise.plurality_priors import VAGUE_VOTES
 
 
 def laws(mechanism) -> np.ndarray:

@@ -22,14 +22,9 @@ from darrm_torch import (
     self_bounding_noise,
     total_privacy,
 )
-from darrm_torch.noise.tables import (
-    VoteTable,
-    noise_free_table,
-    self_bounding_table,
-    standings,
-    vote_private_table,
-    votes_within,
-)
+from darrm_torch.noise.histograms import standings, votes_within
+from darrm_torch.noise.table_program import self_bounding_table, vote_private_table
+from darrm_torch.noise.tables import VoteTable, noise_free_table
 
 Floats = npt.NDArray[np.float64]
 CLASSES = 3
@@ -191,7 +186,7 @@ def test_private_teachers_are_seen_through_private_coins() -> None:
     mechanism = VotePrivatePlurality(teachers=4, classes=CLASSES, epsilon=0.7)
     for labels in (1, 2):
         claim = total_privacy(teachers=[PURE] * 4, overlap=1, mechanism=mechanism, labels=labels, delta=0.0)
-        assert claim.route.name == "private votes, private randomness"
+        assert claim.route.key == "private-votes"
         assert claim.epsilon == pytest.approx(2 * math.atanh(math.tanh(0.2) * math.tanh(0.35 * labels)), rel=1e-9)
         adversary = Adversary(every_law(mechanism, 4), 4, PURE, 1, labels)
         # Unchanged teachers who are certain of their votes show the changed one best.

@@ -1,0 +1,110 @@
+"""``darrm ledger``, and what ``darrm label`` asks of a ledger that was started before."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import darrm_torch as dt
+from darrm_torch import cli
+from tests.cli.commands import GNMAX, LABEL, MODELS, said
+
+
+def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = (*GNMAX[:-1], "permute-and-flip", "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50")
+    said(capsys, *first)
+    labels = np.load("y.npy")
+    np.save("x.npy", np.concatenate([np.load("x.npy"), np.eye(4, dtype=np.float32)]))
+    second = GNMAX[:-2]  # no noise, no target
+    assert "34 labels" in said(capsys, *second)
+    assert np.array_equal(np.load("y.npy")[:30], labels)
+    again = (
+        *second,
+        "--total-target",
+        "8,0.00001",
+        "--labels",
+        "50",
+        "--overlap",
+        "1",
+        "--mechanism",
+        "permute-and-flip",
+    )
+    assert "34 labels" in said(capsys, *again)  # the same, said otherwise
+    options = "--mechanism permute-and-flip --total-target 8,1e-5 --labels 50 --overlap 1 --delta 0.0001"
+    for option, value in (
+        ("--labels", "51"), ("--total-target", "9,1e-5"), ("--overlap", "2"), ("--label-target", "1,1e-5"),
+        ("--mechanism", "exponential"), ("--classes", "0 1"), ("--delta", "1e-6"),
+    ):  # fmt: skip
+        message = said(capsys, *second, option, *value.split(), status=2)
+        assert f"{option} must be left out, or as labels.sqlite was started ({options}), got " in message
+    assert "--budget must be left out with --total-target" in said(capsys, *second, "--budget", "1", status=2)
+    np.save("x.npy", np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32))
+    assert "16 more labels fit" in said(capsys, *second, status=1)
+
+
+def test_a_ledger_of_others_is_refused_in_words_of_the_command(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, *LABEL, "--budget", "99,1e-2")
+    others = [*LABEL[:4], MODELS[1], MODELS[0], *LABEL[6:]]
+    assert "kept for other networks, or in another order (--models)." in said(capsys, *others, status=2)
+    fewer = said(capsys, *LABEL, "--budget", "9,1e-2", status=2)
+    assert "--budget must be left out, or (99, 0.01)-DP, as the ledger was started, got '(9, 0.01)-DP'" in fewer
+    said(capsys, *LABEL, "--ledger", "free.sqlite")
+    assert "--budget must be left out, as the" in said(
+        capsys, *LABEL, "--ledger", "free.sqlite", "--budget", "9,1e-2", status=2
+    )
+    # One of Python, which notes no options.
+    ensemble = dt.PrivateMajorityEnsemble(
+        [cli.networks.load_model(Path(f"plain-{model}"), "nets_of_a_user:build") for model in MODELS],
+        dt.GNMax(sigma=2.0, overlap=3, teachers=3), ledger=dt.PrivacyLedger("python.sqlite"),
+    )  # fmt: skip
+    assert ensemble.ledger.count == 0
+    message = said(capsys, *GNMAX, "--ledger", "python.sqlite", "--label-target", "1,1e-5", status=2)
+    assert "kept for another noise (--mechanism, --allowance or a target, --labels" in message
+
+
+def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, *GNMAX, "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50", "--batch-size", "20")
+    text = said(capsys, "ledger", "labels.sqlite")
+    assert text.startswith("30 labels in 2 batches.\n")
+    assert re.search(r"^  20\d\d-\d\d-\d\d \(UTC\) +\d+ labels in [12] batch", text, re.MULTILINE)
+    assert "Budget: (8, 1e-05)-DP." in text
+    assert re.search(r"Noise: GNMax, .*sigma \d", text)
+    assert "Started with: darrm label --mechanism gnmax --total-target 8,1e-5 --labels 50" in " ".join(text.split())
+    spent, left = re.search(r"Spent: \(([\d.]+), 1e-05\)-DP, by.*Left: (\d+) labels", " ".join(text.split())).groups()
+    assert (0 < float(spent) < 8, 20 <= int(left) < 25) == (True, True)  # made for 50
+    assert max(map(len, text.splitlines())) < 80
+    told = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))
+    assert told["labels"] == sum(day["labels"] for day in told["days"]) == 30
+    assert told["options"]["labels"] == 50
+    assert "answers" not in told
+    again = json.loads(said(capsys, *GNMAX, "--json"))
+    assert told["spent"]["epsilon"] == again["total"]["epsilon"]
+    said(capsys, *LABEL, "--ledger", "theirs.sqlite")
+    text = said(capsys, "ledger", "theirs.sqlite")
+    assert "Budget: none, so there is no limit." in text
+    assert "Spent: the file does not tell" in text
+    ledger = dt.PrivacyLedger("own.sqlite")
+    ledger.answer([b"a"], lambda new: [1])
+    assert said(capsys, "ledger", "own.sqlite").startswith("1 label in 1 batch.\n")
+    assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.sqlite", status=2)
+    assert not Path("none.sqlite").exists()
+    Path("nothing").touch()
+    with contextlib.closing(sqlite3.connect("other.sqlite")) as other:
+        other.execute("CREATE TABLE mine (x)")
+    for name in ("junk.pt", "nothing", "other.sqlite", "empty"):
+        before = Path(name).read_bytes() if Path(name).is_file() else None
+        message = said(capsys, "ledger", name, status=2)
+        assert f"file must be a ledger, as `darrm label --ledger` makes it, got '{name}'" in message
+        assert before is None or Path(name).read_bytes() == before
+    broken = bytearray(Path("own.sqlite").read_bytes())
+    broken[4096:8192] = bytes(4096)
+    Path("broken.sqlite").write_bytes(broken)
+    assert "darrm: error: file: " in said(capsys, "ledger", "broken.sqlite", status=2)

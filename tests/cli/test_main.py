@@ -1,0 +1,116 @@
+"""The command as a whole: help, version, interruption, pipes, and what no check foresaw."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import darrm_torch as dt
+from darrm_torch import cli
+from tests.cli.commands import PAPER, check_mistake, name_of, said
+
+
+def test_what_no_check_foresaw_is_one_line_too(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for raised, words in ((MemoryError(), "a number is too large: out of memory"), (KeyError("x"), "KeyError: 'x'")):
+
+        def fails(text: str, raised: Exception = raised) -> None:
+            raise raised
+
+        monkeypatch.setattr(dt.NoiseFunction, "from_json", fails)
+        (folder / "n.json").write_text("{}")
+        assert words in said(capsys, "verify", "n.json", status=2)
+    monkeypatch.setenv("DARRM_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        cli.main(["verify", "n.json"])
+
+
+def test_long_messages_are_cut_between_words() -> None:
+    assert cli.parser.one_line("This is\n a long message of Torch", 20) == "This is a long ..."
+
+
+def test_the_version_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"darrm {dt.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in cli.COMMANDS)])
+def test_help_has_an_example_in_80_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    with contextlib.suppress(SystemExit):
+        cli.main([*command, "--help"])
+    text = capsys.readouterr().out
+    assert f"example:\n  darrm {' '.join(command)}" in text
+    assert "--json" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert f"usage: {' '.join(['darrm', *command])} [-h]" in text or command[:1] in (("demo",), ("reproduce",))
+
+
+def test_help_tells_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "noise"):
+        with contextlib.suppress(SystemExit):
+            cli.main([command, "--help"])
+        assert "default: independent:0.75, each is right with chance 0.75" in " ".join(capsys.readouterr().out.split())
+
+
+def test_it_can_be_stopped_while_it_starts() -> None:
+    code = """
+import sys
+class Stop:
+    def find_spec(self, name, *more):
+        if name == "jsonargparse":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+from darrm_torch.__main__ import main
+sys.exit(main())
+"""
+    told = subprocess.run([sys.executable, "-c", code, "noise"], capture_output=True, text=True)
+    assert (told.returncode, told.stdout, told.stderr) == (130, "", "darrm: stopped\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_from_a_terminal(folder: Path) -> None:
+    command = [sys.executable, "-m", "darrm_torch", "plan", "--teachers", "31", *PAPER, "--overlap", "3",
+               "--label-target", "0.1,1e-4", "--agreement", "0.95", "--plot", "plan.png"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, out, error) == (130, "", "darrm: stopped\n")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
+    pipe = f"{sys.executable} -m darrm_torch plan --teachers 3 --teacher 0.1 --label-target 0.1 | head -n 1"
+    told = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("3 teachers")
+    assert told.stderr == ""
+
+
+def test_the_command_is_installed(folder: Path) -> None:
+    told = subprocess.run([Path(sys.executable).parent / "darrm", "verify", "x"], capture_output=True, text=True)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("darrm: error: file must be")
+
+
+MISTAKES = [
+    ((), "--help"),
+    (("pln",), "did you mean plan?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=name_of)
+def test_a_mistake_is_one_line_that_names_it(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    check_mistake(capsys, trained, *arguments, words=words)

