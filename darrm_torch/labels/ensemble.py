@@ -26,7 +26,9 @@ from ..noise.store import fetch_noise
 from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
-from ..teachers.reading import Accepted, read_teachers, weights_digest
+from ..teachers.checkpoints import unwrap_module, weights_digest
+from ..teachers.findings import Finding
+from ..teachers.reading import read_teachers
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 from .ledger import PrivacyLedger
 
@@ -77,7 +79,7 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__init__()
         models = list(models)
         count = check_integer("the number of models", len(models), low=1)
-        if len({id(plain_module(model)) for model in models}) < count:
+        if len({id(unwrap_module(model)) for model in models}) < count:
             raise InvalidArgument("models", "different objects", "the same one twice", "Train each teacher on its own.")
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
@@ -141,7 +143,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
-        accept: Collection[Accepted] = (),
+        accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
         """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
@@ -531,29 +533,10 @@ def _class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | Non
     return numbers
 
 
-def plain_module(model: nn.Module) -> nn.Module:
-    """The user's own network inside what Opacus, DDP, torch.compile or Fabric put around it; nothing is changed."""
-    wrappers = {
-        "opacus": "_module",
-        "torch.nn.parallel": "module",
-        "torch._dynamo": "_orig_mod",
-        "lightning.fabric": "_forward_module",
-    }
-    while True:
-        home = type(model).__module__
-        inner = next((attribute for prefix, attribute in wrappers.items() if home.startswith(prefix)), None)
-        if inner is None or not hasattr(model, inner):
-            break
-        model = getattr(model, inner)
-    if not isinstance(model, nn.Module):
-        raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
-    return model
-
-
 def _plain_copy(model: nn.Module) -> nn.Module:
     """The user's own network, copied, without what DP-SGD hung on it: hooks, and activations of training data."""
     with torch.no_grad():  # where gradients are on, the copied weights of TorchScript are no leaves
-        network = copy.deepcopy(plain_module(model))
+        network = copy.deepcopy(unwrap_module(model))
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:
