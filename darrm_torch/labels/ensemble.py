@@ -19,10 +19,12 @@ from ..noise.store import fetch_noise
 from ..privacy.guarantees import PrivacyGuarantee, drop_implied
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
-from ..teachers.reading import Accepted, read_teachers, weights_digest
+from ..teachers.checkpoints import unwrap_module, weights_digest
+from ..teachers.findings import Finding
+from ..teachers.reading import read_teachers
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
-from .voting import VotingTeachers, class_numbers, input_digests, plain_module
+from .voting import VotingTeachers, class_numbers, input_digests
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -72,7 +74,7 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__init__()
         models = list(models)
         count = check_integer("the number of models", len(models), low=1)
-        if len({id(plain_module(model)) for model in models}) < count:
+        if len({id(unwrap_module(model)) for model in models}) < count:
             raise InvalidArgument("models", "different objects", "the same one twice", "Train each teacher separately.")
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
@@ -134,7 +136,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
-        accept: Collection[Accepted] = (),
+        accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
         """Build an ensemble of teachers that were trained with Opacus, with the best certified noise for them.

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..mechanisms import Mechanism
+from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 
-__all__ = ["VotingTeachers", "class_numbers", "input_digests", "plain_module"]
+__all__ = ["VotingTeachers", "class_numbers", "input_digests"]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -118,29 +119,10 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
     return numbers
 
 
-def plain_module(model: nn.Module) -> nn.Module:
-    """The user's own network inside what Opacus, DDP, torch.compile or Fabric put around it; nothing is changed."""
-    wrappers = {
-        "opacus": "_module",
-        "torch.nn.parallel": "module",
-        "torch._dynamo": "_orig_mod",
-        "lightning.fabric": "_forward_module",
-    }
-    while True:
-        home = type(model).__module__
-        inner = next((attribute for prefix, attribute in wrappers.items() if home.startswith(prefix)), None)
-        if inner is None or not hasattr(model, inner):
-            break
-        model = getattr(model, inner)
-    if not isinstance(model, nn.Module):
-        raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
-    return model
-
-
 def _plain_copy(model: nn.Module) -> nn.Module:
     """The user's own network, copied, without what DP-SGD left in it: hooks, and activations of training data."""
     with torch.no_grad():  # with gradients on, the copied weights of TorchScript are not leaves
-        network = copy.deepcopy(plain_module(model))
+        network = copy.deepcopy(unwrap_module(model))
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:
