@@ -90,7 +90,7 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     said(capsys, *LABEL, "--ledger", "theirs.sqlite")
     text = said(capsys, "ledger", "theirs.sqlite")
     assert "Budget: none, so there is no limit." in text
-    assert "Spent: the file does not tell" in text
+    assert "Spent: not known from the file alone" in text
     ledger = dt.PrivacyLedger("own.sqlite")
     ledger.answer([b"a"], lambda new: [1])
     assert said(capsys, "ledger", "own.sqlite").startswith("1 label in 1 batch.\n")
@@ -102,7 +102,7 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     for name in ("junk.pt", "nothing", "other.sqlite", "empty"):
         before = Path(name).read_bytes() if Path(name).is_file() else None
         message = said(capsys, "ledger", name, status=2)
-        assert f"file must be a ledger, as `darrm label --ledger` makes it, got '{name}'" in message
+        assert f"file must be a ledger, as `darrm label --ledger` writes it, got '{name}'" in message
         assert before is None or Path(name).read_bytes() == before
     broken = bytearray(Path("own.sqlite").read_bytes())
     broken[4096:8192] = bytes(4096)
