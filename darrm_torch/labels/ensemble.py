@@ -23,7 +23,7 @@ from ..errors import BudgetExceeded, DarrmError, InvalidArgument, UnprovenPrivac
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
-from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
+from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
 from ..teachers.reading import Accepted, read_teachers, weights_digest
@@ -213,10 +213,11 @@ class PrivateMajorityEnsemble(nn.Module):
             if target is None:
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
-            teacher = (point,) if teacher_promise == "point" else PrivacyProfile.weakest(profiles).guarantees()
+            profile = PrivacyProfile.weakest(profiles)
             if teacher_promise == "profile" and overlap == 1:
                 # One teacher's promise is then the whole cost: at m = 1 it leaves no noise.
-                teacher = drop_implied((*teacher, point))
+                profile = PrivacyProfile.from_guarantee(*profile.guarantees(), point)
+            teacher = point if teacher_promise == "point" else profile
             mechanism = DaRRM(
                 fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
             )

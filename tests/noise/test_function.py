@@ -18,6 +18,7 @@ from darrm_torch import (
     InvalidArgument,
     NoiseFunction,
     PrivacyGuarantee,
+    PrivacyProfile,
     PrivacyViolation,
     SelfBoundingCertificate,
     SharedVotes,
@@ -150,8 +151,15 @@ def test_expected_error_of_independent_votes() -> None:
         subsampling_noise(teachers=7, allowance=3),
         self_bounding_noise(teachers=7, allowance=1.7, overlap=3),
         optimize_noise(
+            teachers=5,
+            teacher=PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]),
+            target=PrivacyGuarantee(epsilon=0.1, delta=1e-4),
+        ),
+        optimize_noise(
             teachers=7,
-            teacher=(PrivacyGuarantee(epsilon=0.0, delta=0.1), PrivacyGuarantee(epsilon=0.3, delta=1e-5)),
+            teacher=PrivacyProfile.from_guarantee(
+                PrivacyGuarantee(epsilon=0.0, delta=0.1), PrivacyGuarantee(epsilon=0.3, delta=1e-5)
+            ),
             target=PrivacyGuarantee(epsilon=0.3, delta=1e-5),
             overlap=2,
         ),
