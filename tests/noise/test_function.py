@@ -167,7 +167,7 @@ def test_expected_error_of_independent_votes() -> None:
             teachers=4, teacher=PrivacyGuarantee(epsilon=math.inf), target=PrivacyGuarantee(epsilon=0.3), shape="free"
         ),
     ],
-    ids=["bare", "self-bounding", "profile", "non-private"],
+    ids=["bare", "self-bounding", "DP-SGD", "profile", "non-private"],
 )
 def test_text_round_trip_bit_for_bit(noise: NoiseFunction) -> None:
     again = NoiseFunction.from_json(noise.to_json())
