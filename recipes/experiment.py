@@ -212,9 +212,8 @@ def build_ensembles(
     target, data_overlap = optimal.noise.target, settings.teachers if settings.contiguous else settings.overlap
     allowance = target.epsilon / max(point.epsilon for point in certificate.teacher)
     subsampled = dt.subsampling_noise(teachers=settings.teachers, allowance=int(min(allowance, settings.teachers)))
-    checked = dt.certify(
-        subsampled.gamma, teachers=settings.teachers, teacher=certificate.teacher, target=target, overlap=overlap
-    )
+    teacher = dt.PrivacyProfile.from_guarantee(*certificate.teacher)
+    checked = dt.certify(subsampled.gamma, teachers=settings.teachers, teacher=teacher, target=target, overlap=overlap)
     return {
         "gnmax-rdp": plain_ensemble("gnmax-rdp", "rdp"),
         "gnmax-exact": plain_ensemble("gnmax-exact", "analytic"),
