@@ -104,7 +104,7 @@ def status_of(run: Callable[[argparse.Namespace], None], chosen: argparse.Namesp
 def run(chosen: argparse.Namespace) -> None:
     """The recipe, step by step."""
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers.training import TrainingSettings
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report
     from .data import load_task

@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(chosen: argparse.Namespace) -> None:
     """The recipe, step by step."""
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers.training import TrainingSettings
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report, ten_classes
     from .data import load_all_classes

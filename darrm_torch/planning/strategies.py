@@ -366,7 +366,7 @@ def _gaussian(name: str, method: str) -> Family:
         def build() -> tuple[Mechanism, str, str]:
             if method == "label" and asked.overlap > 1:
                 raise DarrmError(f"it is for records that touch one teacher, and these touch {asked.overlap}")
-            mechanism = replace(calibrated(method), calibration=None)
+            mechanism = calibrated(method)
             words = f"Gaussian noise of {mechanism.sigma:.3g} votes on each count"
             if method == "label":
                 words += ": as much as the label asks for, which tells less than the counts."
