@@ -12,7 +12,7 @@ from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, given_files, read_tensor, saved
 from .ledger import check_kept, keep, take_over, too_dear, with_budget
 from .networks import competing, load_model
-from .parser import Command, option_names, typed
+from .parser import Command, one_of, option_names, typed
 from .promises import add_accept, naming
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
@@ -63,7 +63,7 @@ def _add_arguments(parser: Any) -> None:
     noise = parser.add_argument_group("noise")
     noise.add_argument(
         "--mechanism",
-        choices=list(STRENGTHS),
+        type=one_of(*STRENGTHS),
         metavar="NAME",
         help=f"private through the teachers: {', '.join(_WITH_TEACHERS)}; through its own coins, whatever the "
         f"teachers are: {', '.join(name for name in STRENGTHS if name not in _WITH_TEACHERS)} (default: darrm)",

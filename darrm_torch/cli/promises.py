@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_number
 from .files import teacher_files
-from .parser import option_names
+from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_accept(parser: Any) -> None:
     parser.add_argument(
         "--accept",
         nargs="+",
-        choices=["gdp", "sampling", "buffers", "seeds"],
+        type=one_of("gdp", "sampling", "buffers", "seeds"),
         default=[],
         metavar="FINDING",
         help="go on with a finding that would be refused, and say so: gdp, sampling, buffers, seeds",

@@ -1,4 +1,4 @@
-"""Values as they are typed: guarantees, rates, how teachers vote. Each is checked where it is read."""
+"""Values as they are typed: guarantees, rates, priors of the votes. Each is checked when it is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DarrmError, InvalidArgument
 
-# What takes long to import is imported by the command that needs it, here and in the other files.
+# Each command imports slow modules when it needs them, here and in the other files.
 if TYPE_CHECKING:
     from ..noise.priors import Prior
     from ..noise.tables import PluralityVotes
@@ -18,13 +18,13 @@ __all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", 
 
 
 def guarantee(text: str) -> str:
-    """Checked where it is read: EPSILON,DELTA."""
+    """The text EPSILON,DELTA, checked."""
     read_guarantee(text)
     return text
 
 
 def read_guarantee(text: str) -> PrivacyGuarantee:
-    """EPSILON,DELTA; without DELTA it is 0."""
+    """The guarantee EPSILON,DELTA; DELTA defaults to 0."""
     from ..privacy.guarantees import PrivacyGuarantee
 
     try:
@@ -50,13 +50,13 @@ def read_rate(text: str) -> float:
 
 
 def checked_prior(text: str) -> str:
-    """Checked where it is read: how teachers vote."""
+    """The text of a prior, checked."""
     read_prior(text)
     return text
 
 
 def read_prior(text: str) -> Prior | PluralityVotes:
-    """How teachers vote: ``OF_TWO`` or ``OF_MANY``."""
+    """The prior of the votes that ``OF_TWO`` or ``OF_MANY`` describes."""
     from ..noise.priors import BetaVotes, IndependentVotes, SharedVotes
     from ..noise.tables import PluralityVotes
 
@@ -79,6 +79,4 @@ def read_prior(text: str) -> Prior | PluralityVotes:
 
 
 OF_TWO = "independent:MEAN, shared:LOW,HIGH or beta:A,B"
-
-
 OF_MANY = "plurality:ACCURACY[,CONCENTRATION]"
