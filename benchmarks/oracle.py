@@ -11,8 +11,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from darrm_torch.noise.grid import label_law
 from darrm_torch.noise.regions import Region, growth_at_least
-from darrm_torch.noise.worst_case import label_law, worst_losses
+from darrm_torch.noise.worst_case import worst_losses
 
 from .measuring import Record, alone, peak_mib, seconds
 from .problems import POINT, smooth_noise, times

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from darrm_torch import PluralityVotes, SelfBoundingPlurality
-from darrm_torch.noise.tables import self_bounding_table, standings
+from darrm_torch.noise.histograms import standings
+from darrm_torch.noise.table_program import self_bounding_table
 
 from .measuring import Record, alone, peak_mib, seconds
 

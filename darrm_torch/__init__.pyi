@@ -30,11 +30,9 @@ from .mechanisms import (
 )
 from .noise.certificate import (
     Certificate as Certificate,
-    SelfBoundingCertificate as SelfBoundingCertificate,
     WorstCase as WorstCase,
     certify as certify,
     label_profile as label_profile,
-    self_bounding_allowance as self_bounding_allowance,
 )
 from .noise.function import (
     NoiseFunction as NoiseFunction,
@@ -43,10 +41,14 @@ from .noise.function import (
     self_bounding_noise as self_bounding_noise,
     subsampling_noise as subsampling_noise,
 )
+from .noise.plurality_priors import PluralityVotes as PluralityVotes
 from .noise.priors import BetaVotes as BetaVotes, IndependentVotes as IndependentVotes, SharedVotes as SharedVotes
 from .noise.program import optimize_noise as optimize_noise
+from .noise.self_bounding import (
+    SelfBoundingCertificate as SelfBoundingCertificate,
+    self_bounding_allowance as self_bounding_allowance,
+)
 from .noise.store import fetch_noise as fetch_noise
-from .noise.tables import PluralityVotes as PluralityVotes
 from .planning.candidates import (
     PluralityCandidate as PluralityCandidate,
     expected_accuracy as expected_accuracy,
@@ -68,25 +70,22 @@ from .privacy.composition import (
     optimal_composition as optimal_composition,
     simple_composition as simple_composition,
 )
-from .privacy.guarantees import PrivacyGuarantee as PrivacyGuarantee, PrivacyProfile as PrivacyProfile
+from .privacy.guarantees import PrivacyGuarantee as PrivacyGuarantee
+from .privacy.profiles import PrivacyProfile as PrivacyProfile
 from .privacy.totals import (
     PrivacyRoute as PrivacyRoute,
     TotalPrivacy as TotalPrivacy,
     as_if_redrawn as as_if_redrawn,
     total_privacy as total_privacy,
 )
+from .teachers.checkpoints import load_teacher as load_teacher
+from .teachers.independence import check_independent as check_independent
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,
-    check_independent as check_independent,
     read_privacy as read_privacy,
     read_teachers as read_teachers,
 )
-from .teachers.training import (
-    TrainingSettings as TrainingSettings,
-    assign_shards as assign_shards,
-    contiguous_shards as contiguous_shards,
-    load_teacher as load_teacher,
-    train_teachers as train_teachers,
-)
+from .teachers.shards import assign_shards as assign_shards, contiguous_shards as contiguous_shards
+from .teachers.training import TrainingSettings as TrainingSettings, train_teachers as train_teachers
 
 __version__: str

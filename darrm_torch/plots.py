@@ -20,12 +20,16 @@ import numpy as np
 from .errors import InvalidArgument, check_integer
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
-from .noise.certificate import Certificate, SelfBoundingCertificate, check_overlap, label_profile
+from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction
-from .noise.tables import VAGUE_VOTES, PluralityPrior, check_plurality_prior, standings, votes_within
+from .noise.histograms import standings, votes_within
+from .noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
+from .noise.regions import check_overlap
+from .noise.self_bounding import SelfBoundingCertificate
 from .planning.planner import Plan
 from .planning.strategies import TRAINING
-from .privacy.guarantees import PrivacyGuarantee, PrivacyProfile, shown
+from .privacy.guarantees import PrivacyGuarantee, format_bound
+from .privacy.profiles import PrivacyProfile
 from .privacy.totals import total_privacy
 
 __all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
@@ -147,12 +151,12 @@ def _proof(noise: NoiseFunction | Mechanism) -> str:
     if isinstance(proven, Certificate):
         return (
             f"Certified: one label is {proven.target}{touched}\n"
-            f"worst loss {shown(proven.loss, 3)} of {shown(proven.bound, 3)}; margin {proven.margin:.1e}"
+            f"worst loss {format_bound(proven.loss, 3)} of {format_bound(proven.bound, 3)}; margin {proven.margin:.1e}"
         )
     if isinstance(proven, SelfBoundingCertificate):
         return (
-            f"Certified: labels add up, each costs m = {shown(proven.allowance)} teachers{touched}\n"
-            f"smallest m {shown(proven.smallest)}; margin {proven.margin:.1e}"
+            f"Certified: labels add up, each costs m = {format_bound(proven.allowance)} teachers{touched}\n"
+            f"smallest m {format_bound(proven.smallest)}; margin {proven.margin:.1e}"
         )
     if isinstance(noise, Mechanism):
         own = noise.guarantee(labels=1, delta=getattr(noise, "delta", None) or 1e-5)
@@ -264,7 +268,7 @@ def plot_frontier(
     what = "one label" if plan.total_target is None else f"all {plan.labels} labels"
     axes.set(
         xscale="log",
-        xlabel=f"epsilon of {what} (nats), at delta {shown(asked.delta, 3)}",
+        xlabel=f"epsilon of {what} (nats), at delta {format_bound(asked.delta, 3)}",
         ylabel=f"agreement with the {plan.winner}",
         ylim=(1 / plan.classes - 0.02, 1.02),
     )
@@ -326,7 +330,7 @@ def plot_ledger(
     right = axes.twinx()
     costs = [0.0, *(price.epsilon for price in spent), spent[-1].epsilon]
     right.step(whole, costs, color=_COLOURS[1], linestyle="--", marker="s", label="spent", **steps)
-    right.set_ylabel(f"epsilon of all labels (nats), at delta {shown(spent[-1].delta, 3)}")
+    right.set_ylabel(f"epsilon of all labels (nats), at delta {format_bound(spent[-1].delta, 3)}")
     if (budget := ledger.budget) is not None:
         right.axhline(budget.epsilon, color="black", linestyle=":", label="budget")
     right.set_ylim(bottom=0)

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from darrm_torch.privacy.guarantees import shown
+from darrm_torch.privacy.guarantees import format_bound
 
 from .data import Task
 from .experiment import DRAWS, write_whole
@@ -22,8 +22,8 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         "",
         paragraph(
-            f"Teachers  {settings['teachers']} of them; each is ({shown(teachers['accountant_epsilon'])}, "
-            f"{settings['delta']:g})-DP as its accountant says, ({shown(teachers['epsilon'])}, "
+            f"Teachers  {settings['teachers']} of them; each is ({format_bound(teachers['accountant_epsilon'])}, "
+            f"{settings['delta']:g})-DP as its accountant says, ({format_bound(teachers['epsilon'])}, "
             f"{settings['delta']:g})-DP by its privacy loss distribution. Accuracy of a single one, lowest / median / "
             "highest: private "
             f"{spread(teachers['private_accuracy'])}, plain {spread(teachers['plain_accuracy'])}."
@@ -46,8 +46,8 @@ def table(results: dict[str, Any]) -> str:
     lines.append("-" * (WIDTH - 1))
     label, total = results["methods"][0]["label"], results["methods"][0]["total"]
     notes = [
-        f"Epsilons in nats, add/remove one record; one label at delta = {shown(label['delta'], 3)}, all at "
-        f"{shown(total['delta'], 3)}. Label accuracy: mean and standard deviation over {DRAWS} draws of "
+        f"Epsilons in nats, add/remove one record; one label at delta = {format_bound(label['delta'], 3)}, all at "
+        f"{format_bound(total['delta'], 3)}. Label accuracy: mean and standard deviation over {DRAWS} draws of "
         f"{settings['queries']} queries, an evaluation that sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
@@ -71,7 +71,7 @@ def paragraph(text: str, *, indent: int = 10) -> str:
 
 def epsilon(guarantee: dict[str, Any]) -> str:
     """Its epsilon, rounded up."""
-    return "none" if guarantee["epsilon"] is None else shown(guarantee["epsilon"])
+    return "none" if guarantee["epsilon"] is None else format_bound(guarantee["epsilon"])
 
 
 def spread(values: list[float]) -> str:

@@ -17,8 +17,8 @@ from tqdm.auto import tqdm
 import darrm_torch as dt
 from darrm_torch.errors import check_integer, check_number
 from darrm_torch.lightning import StudentModule, VirtualAdversarialTraining
-from darrm_torch.noise.tables import votes_within
-from darrm_torch.privacy.guarantees import shown
+from darrm_torch.noise.histograms import votes_within
+from darrm_torch.privacy.guarantees import format_bound
 
 from . import experiment, report
 from .data import Task
@@ -241,7 +241,7 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
     adding = [
         labels
         for labels in range(1, settings.teachers + 1)
-        if chosen.total_privacy(labels=labels, delta=settings.total_delta).route.name == "self-bounding noise"
+        if chosen.total_privacy(labels=labels, delta=settings.total_delta).route.key == "self-bounding"
     ]
     return [
         f"Labels of self-bounding noise add up. At m = {settings.allowance:g} that proves most for "
@@ -277,10 +277,10 @@ def table(results: dict[str, Any]) -> str:
         "",
         report.paragraph(
             f"Teachers  {settings['teachers']} of them on disjoint shards; each private one is "
-            f"({shown(teachers['accountant_epsilon'])}, {settings['delta']:g})-DP as its accountant says, "
-            f"({shown(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. Accuracy of a "
-            f"single one, lowest / median / highest: private {report.spread(teachers['private_accuracy'])}, plain "
-            f"{report.spread(teachers['plain_accuracy'])}."
+            f"({format_bound(teachers['accountant_epsilon'])}, {settings['delta']:g})-DP as its accountant says, "
+            f"({format_bound(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. "
+            f"Accuracy of a single one, lowest / median / highest: private "
+            f"{report.spread(teachers['private_accuracy'])}, plain {report.spread(teachers['plain_accuracy'])}."
         ),
         *sweep(
             "Accuracy of labels. Private teachers, a record may touch them all; one label costs:",
@@ -315,9 +315,9 @@ def table(results: dict[str, Any]) -> str:
     )
     notes = [
         f"Epsilons in nats, add/remove one record; r: how many teachers it may touch. One label at delta = "
-        f"{shown(private, 3)} with private teachers, {shown(plain, 3)} with plain ones; all labels at "
-        f"{shown(settings['total_delta'], 3)}. Accuracy of labels: their exact chance given the votes on held-out "
-        "images, an evaluation that sees the votes and is not released.",
+        f"{format_bound(private, 3)} with private teachers, {format_bound(plain, 3)} with plain ones; all labels at "
+        f"{format_bound(settings['total_delta'], 3)}. Accuracy of labels: their exact chance given the votes on "
+        "held-out images, an evaluation that sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
     ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
+from ..files import write_whole
 from .parser import one_line, option_name
 
 __all__ = [
@@ -20,9 +20,9 @@ __all__ = [
     "options_in_file",
     "read_tensor",
     "read_text",
-    "saved",
     "teacher_files",
     "whole",
+    "write_labels",
 ]
 
 # Options of any command that name a file to read, and those that name a file to write.
@@ -96,27 +96,11 @@ def check_ending(name: str, path: str, *endings: str) -> None:
 @contextlib.contextmanager
 def whole(name: str, path: str) -> Iterator[Path]:
     """A temporary file to write, which replaces ``path`` unless an error is raised."""
-    goal = Path(path)
     try:
-        handle, beside = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.stem}-", suffix=goal.suffix)
-    except OSError as error:
-        raise InvalidArgument(name, "a file in a folder that can be written to", path, error.strerror or "") from None
-    os.close(handle)
-    try:
-        yield Path(beside)
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, goal)
+        with write_whole(Path(path)) as beside:
+            yield beside
     except OSError as error:
         raise InvalidArgument(name, "a file that can be written", path, error.strerror or "") from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read_text(name: str, path: str) -> str:
@@ -178,21 +162,15 @@ def read_tensor(name: str, path: str) -> Any:
     raise InvalidArgument(name, expected, path)
 
 
-@contextlib.contextmanager
-def saved(name: str, path: str) -> Iterator[Callable[[Any], None]]:
-    """A function that writes an array of labels; the file is known to be writable before the labels are paid for."""
+def write_labels(file: Path, labels: Any) -> None:
+    """Write a tensor of labels as .npy, .pt or .csv."""
     import numpy as np
     import torch
 
-    with whole(name, path) as beside:
-
-        def save(tensor: Any) -> None:
-            if beside.suffix == ".npy":
-                np.save(beside, tensor.numpy())
-            elif beside.suffix == ".csv":
-                rows = "".join(f"{index},{label}\n" for index, label in enumerate(tensor.tolist()))
-                beside.write_text(f"index,label\n{rows}", encoding="utf-8")
-            else:
-                torch.save(tensor, beside)
-
-        yield save
+    if file.suffix == ".npy":
+        np.save(file, labels.numpy())
+    elif file.suffix == ".csv":
+        rows = "".join(f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
+        file.write_text(f"index,label\n{rows}", encoding="utf-8")
+    else:
+        torch.save(labels, file)

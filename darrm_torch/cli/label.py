@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import check_ending, given_files, read_tensor, saved
+from .files import check_ending, given_files, read_tensor, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_dear, with_budget
 from .networks import competing, load_model
 from .parser import Command, one_of, option_names, typed
@@ -104,8 +104,8 @@ _FOR_A_PRIOR = ("darrm", "darrm-point", "self-bounding", "vote-private")  # made
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that make what a plan recommends; None: it makes no such labels."""
+    from ..noise.plurality_priors import VAGUE_VOTES
     from ..noise.priors import IndependentVotes
-    from ..noise.tables import VAGUE_VOTES
     from ..planning.strategies import TRAINING
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -179,7 +179,7 @@ def _run(chosen: Any) -> int:
     if ledger is not None:
         check_kept(ledger, ensemble.get_extra_state())
         ensemble = spending_from(ledger)
-    with saved("--out", chosen.out) as save:
+    with whole("--out", chosen.out) as beside:
         batches = inputs.split(chosen.batch_size)
         try:
             with progress(None, "budget"):
@@ -198,7 +198,7 @@ def _run(chosen: Any) -> int:
             for batch in batches:
                 labels.append(ensemble(batch))
                 bar.update(len(batch))
-        save(torch.cat(labels))
+        write_labels(beside, torch.cat(labels))
     if chosen.json:
         print_json({**ensemble.privacy_report(as_dict=True), "expected_agreement": agreement})
     else:
@@ -218,7 +218,7 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
     """
     import numpy as np
 
-    from ..noise.tables import VAGUE_VOTES, PluralityVotes
+    from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes
 
     prior = VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),)
     rng, told = np.random.default_rng(0), []
@@ -230,13 +230,13 @@ def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> fl
 
 def _tell(ensemble: Any, agreement: float, classes: int) -> None:
     """Which noise it is, and what that makes of the votes; before it is paid for."""
-    from ..privacy.guarantees import shown
+    from ..privacy.guarantees import format_bound
 
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
     words = [
         described["kind"],
-        *(f"{name} {shown(strength[name])}" for name in _STRONG if strength.get(name) is not None),
+        *(f"{name} {format_bound(strength[name])}" for name in _STRONG if strength.get(name) is not None),
     ]
     if getattr(proof, "target", None) is not None:
         words.append(f"{proof.target} a label")
@@ -271,7 +271,7 @@ def _ensemble(
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..mechanisms import NoiseFreeMajority
     from ..planning.candidates import strongest_mechanism
-    from ..privacy.guarantees import PrivacyProfile
+    from ..privacy.profiles import PrivacyProfile
     from ..teachers.reading import read_teachers
 
     kind = chosen.mechanism

@@ -31,7 +31,7 @@ def _add_arguments(parser: Any) -> None:
 
 def _run(chosen: Any) -> int:
     from ..labels.ledger import PrivacyLedger, is_ledger
-    from ..privacy.guarantees import shown
+    from ..privacy.guarantees import format_bound
 
     file = existing("file", chosen.file)
     if not is_ledger(file):
@@ -57,7 +57,9 @@ def _run(chosen: Any) -> int:
     print(f"Budget: {ledger.budget or 'none, so there is no limit'}.")
     if identity is not None:
         mechanism = json.loads(identity["mechanism"])
-        numbers = [f", {name} {shown(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)]
+        numbers = [
+            f", {name} {format_bound(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)
+        ]
         print(fill(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
     if options:
         print(fill(f"Started with: darrm label {typed(options)}"))

@@ -37,11 +37,11 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..noise.certificate import check_overlap
-    from ..noise.tables import PluralityVotes
+    from ..noise.plurality_priors import PluralityVotes
+    from ..noise.regions import check_overlap
     from ..planning.planner import plan
     from ..planning.strategies import families
-    from ..privacy.guarantees import shown
+    from ..privacy.guarantees import format_bound
 
     if chosen.label_target is None and chosen.total_target is None:
         raise UsageError("no target: give --label-target EPS,DELTA or --total-target EPS,DELTA")
@@ -102,7 +102,7 @@ def _run(chosen: Any) -> int:
     if costs is not None:
         print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
         for name, epsilon in costs:
-            print(f"  {name:<32}{shown(epsilon):>10}")
+            print(f"  {name:<32}{format_bound(epsilon):>10}")
     if needed is not None:
         print(f"\n{fill(str(needed))}")
     elif missing:

@@ -12,7 +12,8 @@ from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
-    from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile
+    from ..privacy.guarantees import PrivacyGuarantee
+    from ..privacy.profiles import PrivacyProfile
 
 __all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
 
@@ -27,20 +28,22 @@ def add_teacher(parser: Any, words: str = "what each teacher promises") -> None:
 
 
 def add_accept(parser: Any) -> None:
-    """The option to go on with what would be refused."""
+    """The option ``--accept``."""
+    from ..teachers.findings import FINDINGS
+
     parser.add_argument(
         "--accept",
         nargs="+",
-        type=one_of("gdp", "sampling", "buffers", "seeds"),
+        type=one_of(*FINDINGS),
         default=[],
         metavar="FINDING",
-        help="go on with a finding that would be refused, and say so: gdp, sampling, buffers, seeds",
+        help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",
     )
 
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
     """What the teachers promise, however it was said; None: nothing was."""
-    from ..privacy.guarantees import PrivacyProfile
+    from ..privacy.profiles import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
     given = [value for value in run.values() if value is not None]

@@ -29,6 +29,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None, *, pro
     """
     name, options = prog.partition(" ")[0], argparse.Namespace()
     parser = Parser(prog=prog, description=command.summary, epilog=f"example:\n  {command.example}")
+    parser.add_argument("--config", metavar="FILE", help="read options from a YAML or JSON file")
     try:
         command.add_arguments(parser)
         given = sys.argv[1:] if arguments is None else arguments

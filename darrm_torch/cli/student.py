@@ -93,7 +93,7 @@ def _run(options: Any) -> int:
     else:
         print(f"Trained on {len(train)} labels for {epochs} epochs; weights in {options.out}.")
         if accuracy is not None:
-            print(f"Accuracy on {len(test)} held-out inputs: {accuracy:.3f}")
+            print(f"Accuracy on {len(test or ())} held-out inputs: {accuracy:.3f}")
     return 0
 
 

@@ -21,7 +21,7 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..privacy.guarantees import shown
+    from ..privacy.guarantees import format_bound
     from ..teachers.reading import read_teachers
 
     paths = given_files("sources", chosen.sources)
@@ -35,12 +35,12 @@ def _run(chosen: Any) -> int:
             ]
         )
         return 0
-    print(f"Epsilon (nats) at delta {shown(chosen.delta, 3)}: ours, and by Opacus' accountants.\n")
+    print(f"Epsilon (nats) at delta {format_bound(chosen.delta, 3)}: ours, and by Opacus' accountants.\n")
     width = min(40, max(len(path.name) for path in paths))
     print(f"  {'teacher':<{width}}{'epsilon':>10}{'PRV':>10}{'RDP':>10}   sampling")
     for path, profile in zip(paths, profiles, strict=True):
         reading, theirs = profile.reading, dict(profile.reading.accountant_epsilons)
-        numbers = "".join(shown(e).rjust(10) for e in (reading.epsilon, theirs["prv"], theirs["rdp"]))
+        numbers = "".join(format_bound(e).rjust(10) for e in (reading.epsilon, theirs["prv"], theirs["rdp"]))
         print(f"  {path.name[-width:]:<{width}}{numbers}   {reading.sampling}")
     for note in dict.fromkeys(note for profile in profiles for note in profile.reading.notes):
         print(fill(f"- {note}"))

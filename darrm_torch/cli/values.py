@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 from typing import TYPE_CHECKING
 
 from ..errors import DarrmError, InvalidArgument
 
 # Each command imports slow modules when it needs them, here and in the other files.
 if TYPE_CHECKING:
+    from ..noise.plurality_priors import PluralityVotes
     from ..noise.priors import Prior
-    from ..noise.tables import PluralityVotes
     from ..privacy.guarantees import PrivacyGuarantee
 
 __all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", "read_prior", "read_rate"]
@@ -57,25 +56,28 @@ def checked_prior(text: str) -> str:
 
 def read_prior(text: str) -> Prior | PluralityVotes:
     """The prior of the votes that ``OF_TWO`` or ``OF_MANY`` describes."""
+    from ..noise.plurality_priors import PluralityVotes
     from ..noise.priors import BetaVotes, IndependentVotes, SharedVotes
-    from ..noise.tables import PluralityVotes
 
-    kind, _, rest = text.partition(":")
+    name, _, rest = text.partition(":")
     try:
         numbers = [float(part) for part in rest.split(",")]
-        if kind == "independent" and len(numbers) == 1:
-            return IndependentVotes(mean=numbers[0])
-        if kind == "shared" and len(numbers) == 2:
-            return SharedVotes(low=numbers[0], high=numbers[1])
-        if kind == "beta" and len(numbers) == 2:
-            return BetaVotes(a=numbers[0], b=numbers[1])
-        if kind == "plurality" and len(numbers) in (1, 2):
-            return PluralityVotes(accuracy=numbers[0], concentration=numbers[1] if numbers[1:] else math.inf)
+        match name, numbers:
+            case "independent", [mean]:
+                return IndependentVotes(mean=mean)
+            case "shared", [low, high]:
+                return SharedVotes(low=low, high=high)
+            case "beta", [a, b]:
+                return BetaVotes(a=a, b=b)
+            case "plurality", [accuracy]:
+                return PluralityVotes(accuracy=accuracy)
+            case "plurality", [accuracy, concentration]:
+                return PluralityVotes(accuracy=accuracy, concentration=concentration)
+        raise ValueError
     except DarrmError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be {OF_TWO} or {OF_MANY}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be {OF_TWO} or {OF_MANY}, got {text!r}") from None
 
 
 OF_TWO = "independent:MEAN, shared:LOW,HIGH or beta:A,B"

@@ -23,9 +23,12 @@ from ..errors import BudgetExceeded, DarrmError, InvalidArgument, UnprovenPrivac
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
+from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
+from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
-from ..teachers.reading import Accepted, read_teachers, weights_digest
+from ..teachers.checkpoints import unwrap_module, weights_digest
+from ..teachers.findings import Finding
+from ..teachers.reading import read_teachers
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 from .ledger import PrivacyLedger
 
@@ -76,7 +79,7 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__init__()
         models = list(models)
         count = check_integer("the number of models", len(models), low=1)
-        if len({id(plain_module(model)) for model in models}) < count:
+        if len({id(unwrap_module(model)) for model in models}) < count:
             raise InvalidArgument("models", "different objects", "the same one twice", "Train each teacher on its own.")
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
@@ -140,7 +143,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
-        accept: Collection[Accepted] = (),
+        accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
         """Teachers trained with Opacus: read what each promises, fetch the best certified noise, wrap.
@@ -215,7 +218,7 @@ class PrivateMajorityEnsemble(nn.Module):
             teacher = (point,) if teacher_promise == "point" else PrivacyProfile.weakest(profiles).guarantees()
             if teacher_promise == "profile" and overlap == 1:
                 # One teacher's promise is then the whole cost: at m = 1 it leaves no noise.
-                teacher = essential((*teacher, point))
+                teacher = drop_implied((*teacher, point))
             mechanism = DaRRM(
                 fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
             )
@@ -426,7 +429,9 @@ class PrivateMajorityEnsemble(nn.Module):
                 "readings": readings,
                 "assumptions": list(label.assumptions),
             }
-        numbers = [f"{name} {shown(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
+        numbers = [
+            f"{name} {format_bound(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)
+        ]
         strength = f" ({', '.join(numbers)})" if numbers else ""
         about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
         paragraphs = [
@@ -438,7 +443,7 @@ class PrivateMajorityEnsemble(nn.Module):
             others = [r for r in total.routes if r.applies and r is not total.route and math.isfinite(r.epsilon)]
             paragraphs.append(
                 _told(f"All {given} labels together are", total)
-                + "".join(f" By {other.name} it would be {shown(other.epsilon)}." for other in others)
+                + "".join(f" By {other.name} it would be {format_bound(other.epsilon)}." for other in others)
             )
         limit = "no budget" if budget is None else f"budget {budget}"
         paragraphs.append(
@@ -502,7 +507,7 @@ def _equal_weights(mine: Any, given: Any) -> bool:
 
 def _told(whose: str, total: TotalPrivacy) -> str:
     if math.isinf(total.epsilon):
-        return f"{whose} not proven to be private: no bound holds at delta {shown(total.delta, 3)}."
+        return f"{whose} not proven to be private: no bound holds at delta {format_bound(total.delta, 3)}."
     return f"{whose} {total.guarantee}, by {total.route.name}. {total.route.explanation}"
 
 
@@ -528,29 +533,10 @@ def _class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | Non
     return numbers
 
 
-def plain_module(model: nn.Module) -> nn.Module:
-    """The user's own network inside what Opacus, DDP, torch.compile or Fabric put around it; nothing is changed."""
-    wrappers = {
-        "opacus": "_module",
-        "torch.nn.parallel": "module",
-        "torch._dynamo": "_orig_mod",
-        "lightning.fabric": "_forward_module",
-    }
-    while True:
-        home = type(model).__module__
-        inner = next((attribute for prefix, attribute in wrappers.items() if home.startswith(prefix)), None)
-        if inner is None or not hasattr(model, inner):
-            break
-        model = getattr(model, inner)
-    if not isinstance(model, nn.Module):
-        raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
-    return model
-
-
 def _plain_copy(model: nn.Module) -> nn.Module:
     """The user's own network, copied, without what DP-SGD hung on it: hooks, and activations of training data."""
     with torch.no_grad():  # where gradients are on, the copied weights of TorchScript are no leaves
-        network = copy.deepcopy(plain_module(model))
+        network = copy.deepcopy(unwrap_module(model))
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:

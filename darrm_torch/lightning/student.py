@@ -14,8 +14,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms import Mechanism
+from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
-from ..noise.tables import PluralityVotes
 from ..planning.candidates import label_chances
 from .consistency import Consistency
 

@@ -11,8 +11,9 @@ from scipy import ndimage
 
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
-from ..noise.certificate import GRID, self_bounding_allowance
 from ..noise.function import NoiseFunction
+from ..noise.grid import GRID
+from ..noise.self_bounding import self_bounding_allowance
 from ..privacy.composition import simple_composition
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import Mechanism, check_request

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
+from ..bisection import last_true
 from ..privacy.composition import optimal_composition, simple_composition
 from ..privacy.guarantees import PrivacyGuarantee
 from .sampling import arithmetic
@@ -58,7 +58,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
     high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + 1e-300
     while gaussian_delta(high, mu) > delta:
         high *= 2
-    return _last_true(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, high, 0.0)
+    return last_true(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, high, 0.0)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -69,7 +69,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     low = high / 2
     while gaussian_delta(epsilon, low) > delta:
         low /= 2
-    return _last_true(lambda mu: gaussian_delta(epsilon, mu) <= delta, low, high)
+    return last_true(lambda mu: gaussian_delta(epsilon, mu) <= delta, low, high)
 
 
 def rdp_mu(epsilon: float, delta: float) -> float:
@@ -106,11 +106,3 @@ def composition(each: PrivacyGuarantee, labels: int, *, delta: float) -> Privacy
         return optimal_composition(each, labels, delta=delta)
     simple = simple_composition(each, labels)
     return PrivacyGuarantee(epsilon=simple.epsilon if simple.delta <= delta else math.inf, delta=delta)
-
-
-def _last_true(holds: Callable[[float], bool], true: float, false: float) -> float:
-    """Bisection between an argument at which ``holds`` and one at which it does not; the end that holds."""
-    while abs(true - false) > 2.0**-44 * abs(true):
-        middle = (true + false) / 2
-        true, false = (middle, false) if holds(middle) else (true, middle)
-    return true

@@ -18,9 +18,10 @@ import numpy as np
 from scipy import special
 
 from ..arrays import FloatArray, IntArray
+from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
-from ..noise.certificate import check_target
-from ..noise.tables import standings, votes_within
+from ..noise.histograms import standings, votes_within
+from ..noise.regions import check_target
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_LABELS, MOST_VOTES, NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
@@ -191,10 +192,7 @@ class GNMax(GaussianCounts):
         enough, less = mechanism.sigma, mechanism.sigma / 2
         while keeps(less):
             enough, less = less, less / 2
-        while enough - less > 2.0**-10 * enough:
-            middle = (enough + less) / 2
-            enough, less = (middle, less) if keeps(middle) else (enough, middle)
-        return replace(mechanism, sigma=enough)
+        return replace(mechanism, sigma=last_true(keeps, enough, less, tolerance=2.0**-10))
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.

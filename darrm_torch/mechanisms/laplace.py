@@ -9,8 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 from ..arrays import FloatArray, IntArray
+from ..bisection import last_true
 from ..errors import InvalidArgument
-from ..noise.certificate import check_target
+from ..noise.regions import check_target
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import NoisyCounts, check_request
 from .gaussian import pure_composition
@@ -79,13 +80,10 @@ class LNMax(NoisyCounts):
             made = cls(scale=scale, overlap=overlap, teachers=teachers)
             return made.guarantee(labels=labels, delta=target.delta).epsilon <= target.epsilon
 
-        enough, less = _LARGEST_SCALE, _SMALLEST_SCALE
-        if not keeps(enough):
+        if not keeps(_LARGEST_SCALE):
             raise InvalidArgument("target", f"one that a scale of {_LARGEST_SCALE:g} votes keeps", str(target))
-        while enough > less * 1.001:
-            middle = math.sqrt(enough * less)
-            enough, less = (middle, less) if keeps(middle) else (enough, middle)
-        return cls(scale=enough, overlap=overlap, teachers=teachers, insecure_seed=insecure_seed)
+        scale = last_true(keeps, _LARGEST_SCALE, _SMALLEST_SCALE, tolerance=1e-3, geometric=True)
+        return cls(scale=scale, overlap=overlap, teachers=teachers, insecure_seed=insecure_seed)
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """Of ``labels`` labels together: (2 r Q / scale, 0), or better at a positive ``delta``, by concentration."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer
-from ..noise.certificate import self_bounding_allowance
+from ..noise.self_bounding import self_bounding_allowance
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
 from .sampling import fair_argmax

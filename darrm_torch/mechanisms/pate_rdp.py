@@ -17,7 +17,7 @@ from scipy import special
 
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_number
-from ..privacy.guarantees import shown
+from ..privacy.guarantees import format_bound
 from .gnmax import GNMax, grid_step
 from .sampling import RandomBits, arithmetic
 
@@ -110,10 +110,10 @@ class DataDependentGuarantee:
     failure: float = 0.0
 
     def __str__(self) -> str:
-        text = f"({shown(self.epsilon, 6)}, {shown(self.delta, 3)})-DP on these votes"
+        text = f"({format_bound(self.epsilon, 6)}, {format_bound(self.delta, 3)})-DP on these votes"
         if self.sensitive:
             return f"{text}; SENSITIVE, do not publish"
-        return f"{text}, except with chance {shown(self.failure, 1)}"
+        return f"{text}, except with chance {format_bound(self.failure, 1)}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

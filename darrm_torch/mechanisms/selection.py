@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import FloatArray, IntArray
 from ..errors import check_integer
-from ..noise.certificate import GRID
+from ..noise.grid import GRID
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, NoisyCounts, check_request
 from .gaussian import pure_composition

@@ -6,85 +6,22 @@ Two kinds of promise, two kinds of certificate: :class:`Certificate` for one lab
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..arrays import FloatArray
-from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
-from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, shown
+from ..errors import PrivacyViolation, check_number
+from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from .grid import gamma_digest, is_monotone, label_law, on_grid
 from .priors import vote_law
-from .regions import Region, Teacher, growth_at_least, teacher_guarantees
-from .worst_case import is_monotone, label_law, worst_losses
+from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_guarantees
+from .self_bounding import smallest_allowance
+from .worst_case import worst_losses
 
-__all__ = [
-    "GRID",
-    "Certificate",
-    "LabelProfile",
-    "SelfBoundingCertificate",
-    "WorstCase",
-    "certify",
-    "certify_scaled",
-    "certify_self_bounding",
-    "check_overlap",
-    "check_target",
-    "gamma_digest",
-    "label_profile",
-    "on_grid",
-    "self_bounding_allowance",
-]
-
-GRID = 2**53
-"""Noise functions are multiples of 1/GRID, so that 54 random bits draw a label exactly."""
-
-
-def on_grid(gamma: npt.ArrayLike, teachers: int | None = None) -> FloatArray:
-    """A noise function, checked, rounded down to multiples of 2^-53, read-only: float64 ``(K + 1,)``.
-
-    Raises:
-        InvalidArgument: not ``K + 1`` numbers in [0, 1] (K >= 1), or not ``gamma(l) == gamma(K - l)``.
-    """
-    expected = "K + 1 numbers" if teachers is None else f"{check_integer('teachers', teachers, low=1) + 1} numbers"
-    try:
-        values = np.array(gamma, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidArgument("gamma", f"{expected} in [0, 1], gamma(0), .., gamma(K)", gamma) from None
-    if values.ndim != 1 or len(values) < 2 or (teachers is not None and len(values) != teachers + 1):
-        raise InvalidArgument("gamma", f"{expected}, gamma(0), .., gamma(K)", f"an array of shape {values.shape}")
-    if not np.all((values >= 0) & (values <= 1)):
-        raise InvalidArgument("gamma", "in [0, 1] everywhere", values)
-    rounded = np.floor(values * GRID) / GRID
-    if not np.array_equal(rounded, rounded[::-1]):
-        raise InvalidArgument("gamma", "symmetric: gamma(l) == gamma(K - l)", values)
-    rounded.setflags(write=False)
-    return rounded
-
-
-def gamma_digest(gamma: FloatArray) -> str:
-    """A name for a noise function on the grid: SHA-256 of its values."""
-    return hashlib.sha256(gamma.astype("<f8").tobytes()).hexdigest()
-
-
-def check_overlap(overlap: int | None, teachers: int) -> int:
-    """The overlap r, all ``teachers`` when it is None."""
-    if overlap is None:
-        return teachers
-    return check_integer("overlap", overlap, low=1, high=teachers, cure="None means that one record can touch all.")
-
-
-def check_target(target: Any, name: str = "target") -> PrivacyGuarantee:
-    """``target`` itself, when it is a guarantee that promises something."""
-    checked = check_guarantee(name, target)
-    if math.isinf(checked.epsilon):
-        raise InvalidArgument(
-            f"{name}.epsilon", "finite", checked.epsilon, "A label without privacy needs no noise function."
-        )
-    return checked
+__all__ = ["Certificate", "LabelProfile", "WorstCase", "certify", "certify_scaled", "label_profile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +96,8 @@ class Certificate:
     def __str__(self) -> str:
         return (
             f"Proven: one label of {self.teachers} teachers that are {' and '.join(map(str, self.teacher))} is "
-            f"{self.target}, if a record touches at most {self.overlap} of them. Worst loss {shown(self.loss, 6)}, "
-            f"margin {self.margin:.2g}; worst case: {self.worst_case}."
+            f"{self.target}, if a record touches at most {self.overlap} of them. "
+            f"Worst loss {format_bound(self.loss, 6)}, margin {self.margin:.2g}; worst case: {self.worst_case}."
         )
 
     @property
@@ -172,48 +109,6 @@ class Certificate:
     def margin(self) -> float:
         """``bound - loss``, never negative."""
         return self.bound - self.loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfBoundingCertificate:
-    """Any number of labels of a noise function is private; checked in exact rational arithmetic. ``str`` says it.
-
-    Formal guarantee: for all independent teachers, each (eps, Delta)-DP as a trained model, of which one record touches
-    at most ``overlap``, Q labels, asked adaptively of the same teachers, are together (Q m eps, Q m Delta)-DP, m =
-    ``allowance``; at every (eps, Delta) that the teachers keep (theory, section 9).
-
-    Attributes:
-        teachers, overlap: what it was checked for.
-        digest: names the noise function, see :func:`gamma_digest`.
-        allowance: m, promised.
-        smallest: the smallest m of this noise function, rounded up; at most ``allowance``.
-        optimality_gap: 0 where it is the best at every count of votes; None when unknown. Not checked here.
-    """
-
-    teachers: int
-    overlap: int
-    digest: str
-    allowance: float
-    smallest: float
-    optimality_gap: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.smallest <= self.allowance:
-            raise PrivacyViolation(f"a certificate cannot say smallest {self.smallest!r} > {self.allowance!r}")
-
-    def __str__(self) -> str:
-        words = (
-            f"Proven: Q labels of {self.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
-            f"m = {shown(self.allowance)}, if a record touches at most {self.overlap} of them."
-        )
-        if shown(self.smallest) != shown(self.allowance):
-            words += f" Proven with m = {shown(self.smallest)} as well, the smallest for this noise."
-        return words
-
-    @property
-    def margin(self) -> float:
-        """``allowance - smallest``, never negative."""
-        return self.allowance - self.smallest
 
 
 def certify(
@@ -325,7 +220,7 @@ def _examine(
 
 def _composes(gamma: FloatArray, *, region: Region, overlap: int, target: PrivacyGuarantee) -> bool:
     """Whether a composition theorem alone keeps the target, in exact arithmetic."""
-    smallest = _smallest_allowance(gamma, overlap)
+    smallest = smallest_allowance(gamma, overlap)
     epsilon, delta = Fraction(target.epsilon), Fraction(target.delta)
     for guarantee in region.guarantees:
         if math.isfinite(guarantee.epsilon):
@@ -398,59 +293,3 @@ class LabelProfile:
             middle = (low + high) / 2
             low, high = (low, middle) if keeps(middle) else (middle, high)
         return high
-
-
-def self_bounding_allowance(gamma: npt.ArrayLike, *, teachers: int, overlap: int | None = None) -> float:
-    """The smallest m for which ``gamma`` is m-self-bounding, rounded up: at most the overlap, which is always enough.
-
-    With q(l) = Pr[label 1 | l votes for 1]: the sum of q(l) - min(q(l), q with one vote changed), over any r teachers,
-    is at most m q(l). Exact rational arithmetic on ``gamma`` rounded down to multiples of 2^-53.
-
-    Raises:
-        InvalidArgument: bad input.
-
-    >>> self_bounding_allowance([1] * 12, teachers=11)  # the majority, told without noise
-    6.0
-    """
-    smallest = _smallest_allowance(on_grid(gamma, teachers), check_overlap(overlap, teachers))
-    return _round_up(smallest)
-
-
-def certify_self_bounding(gamma: FloatArray, *, overlap: int, allowance: float) -> SelfBoundingCertificate | None:
-    """The certificate that ``gamma`` (on the grid) is m-self-bounding, or None."""
-    smallest = _smallest_allowance(gamma, overlap)
-    if smallest > Fraction(allowance):
-        return None
-    return SelfBoundingCertificate(
-        teachers=len(gamma) - 1,
-        overlap=overlap,
-        digest=gamma_digest(gamma),
-        allowance=allowance,
-        smallest=_round_up(smallest),
-    )
-
-
-def _smallest_allowance(gamma: FloatArray, overlap: int) -> Fraction:
-    """The smallest m, exact."""
-    teachers = len(gamma) - 1
-    signs = np.sign(2 * np.arange(teachers + 1) - teachers)
-    law = [GRID + int(sign) * int(value) for sign, value in zip(signs, gamma * GRID, strict=True)]  # q(l), times 2^54
-    best, over = 0, 1
-    for ones in range(teachers + 1):
-        fewer = max(law[ones] - law[ones - 1], 0) if ones else 0
-        more = max(law[ones] - law[ones + 1], 0) if ones < teachers else 0
-        most = _heaviest((ones, fewer), (teachers - ones, more), overlap)
-        if most * over > best * law[ones]:
-            best, over = most, law[ones]
-    return Fraction(best, over)
-
-
-def _heaviest(one: tuple[int, int], other: tuple[int, int], most: int) -> int:
-    """The largest total of at most ``most`` things, of two kinds of (how many, each worth)."""
-    (many, worth), (rest, less) = sorted((one, other), key=lambda kind: kind[1], reverse=True)
-    return min(many, most) * worth + min(rest, max(most - many, 0)) * less
-
-
-def _round_up(number: Fraction) -> float:
-    nearest = float(number)
-    return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)

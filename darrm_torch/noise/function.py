@@ -18,19 +18,11 @@ import numpy.typing as npt
 from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
-from .certificate import (
-    GRID,
-    Certificate,
-    SelfBoundingCertificate,
-    certify,
-    certify_self_bounding,
-    check_overlap,
-    check_target,
-    gamma_digest,
-    on_grid,
-)
+from .certificate import Certificate, certify
+from .grid import GRID, gamma_digest, label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
-from .worst_case import label_law
+from .regions import check_overlap, check_target
+from .self_bounding import SelfBoundingCertificate, certify_self_bounding
 
 __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]
 

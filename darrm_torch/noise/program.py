@@ -18,11 +18,12 @@ from scipy import sparse
 from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_integer
 from ..privacy.guarantees import PrivacyGuarantee
-from .certificate import certify_scaled, check_overlap, check_target, on_grid
+from .certificate import certify_scaled
 from .function import NoiseFunction
+from .grid import label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
-from .regions import Region, Teacher, growth_at_least, teacher_guarantees
-from .worst_case import Losses, label_law, worst_losses
+from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_guarantees
+from .worst_case import Losses, worst_losses
 
 __all__ = ["optimize_noise"]
 

@@ -17,10 +17,20 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..errors import InvalidArgument
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee, essential, follows
+from ..errors import InvalidArgument, check_integer
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, drop_implied, implied_by
+from ..privacy.profiles import PrivacyProfile
 
-__all__ = ["Corner", "Region", "Teacher", "growth_at_least", "growth_at_most", "teacher_guarantees"]
+__all__ = [
+    "Corner",
+    "Region",
+    "Teacher",
+    "check_overlap",
+    "check_target",
+    "growth_at_least",
+    "growth_at_most",
+    "teacher_guarantees",
+]
 
 # Beyond this a teacher's epsilon is read as infinity (weaker: sound), and a label's epsilon as this one (stronger:
 # sound). Every number in the oracle then stays far from overflow, and underflow stays below 1e-100.
@@ -88,10 +98,10 @@ def teacher_guarantees(teacher: Any) -> tuple[PrivacyGuarantee, ...]:
             expected="a PrivacyGuarantee, a non-empty tuple of them (that hold at once), or a PrivacyProfile",
             cure=_UNLIKE if profiles else "A teacher without privacy of its own is PrivacyGuarantee(epsilon=math.inf).",
         )
-    kept = essential(several)
+    kept = drop_implied(several)
     for idle in several:
         if idle not in kept:
-            strong = next(one for one in kept if follows(idle, one))
+            strong = next(one for one in kept if implied_by(idle, one))
             raise InvalidArgument(
                 "teacher",
                 "guarantees that each teacher keeps at once, none of which follows from another",
@@ -99,6 +109,23 @@ def teacher_guarantees(teacher: Any) -> tuple[PrivacyGuarantee, ...]:
                 _UNLIKE,
             )
     return kept
+
+
+def check_overlap(overlap: int | None, teachers: int) -> int:
+    """The overlap r, all ``teachers`` when it is None."""
+    if overlap is None:
+        return teachers
+    return check_integer("overlap", overlap, low=1, high=teachers, cure="None means that one record can touch all.")
+
+
+def check_target(target: Any, name: str = "target") -> PrivacyGuarantee:
+    """``target`` itself, when it is a guarantee that promises something."""
+    checked = check_guarantee(name, target)
+    if math.isinf(checked.epsilon):
+        raise InvalidArgument(
+            f"{name}.epsilon", "finite", checked.epsilon, "A label without privacy needs no noise function."
+        )
+    return checked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +13,13 @@ from typing import Any
 import platformdirs
 
 from ..errors import DarrmError, InvalidArgument, check_integer
+from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee
-from .certificate import Certificate, check_overlap, check_target
+from .certificate import Certificate
 from .function import NoiseFunction
 from .priors import IndependentVotes, Prior, check_prior
 from .program import optimize_noise
-from .regions import Teacher, teacher_guarantees
+from .regions import Teacher, check_overlap, check_target, teacher_guarantees
 
 __all__ = ["fetch_noise"]
 
@@ -99,14 +98,7 @@ def _write(path: Path, question: str, noise: NoiseFunction) -> None:
     content = json.dumps({"question": question, "noise": text, "digest": _digest(question, text)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=".noise-", suffix=".tmp")
+        with write_whole(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
     except OSError as reason:
         raise InvalidArgument("cache_dir", "a folder that can be written to", str(path.parent), str(reason)) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-        raise

@@ -34,7 +34,7 @@ from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument
 from .regions import Corner, Region
 
-__all__ = ["Losses", "is_monotone", "label_law", "worst_losses"]
+__all__ = ["Losses", "worst_losses"]
 
 Numbers: TypeAlias = npt.NDArray[Any]  # float64, or objects that are balls
 
@@ -67,18 +67,6 @@ class Losses(NamedTuple):
             there[row, :affected] = np.repeat([float(c.there) for c in self.corners], counts)
             here[row, affected : affected + ones] = there[row, affected : affected + ones] = 1.0
         return here, there
-
-
-def label_law(gamma: FloatArray) -> FloatArray:
-    """Pr[label 1] for each number of votes for 1: (1 + sign(2 l - K) gamma(l)) / 2, ``(K + 1,)``."""
-    teachers = len(gamma) - 1
-    return (1.0 + np.sign(2 * np.arange(teachers + 1) - teachers) * gamma) / 2
-
-
-def is_monotone(gamma: FloatArray) -> bool:
-    """Whether more votes for 1 never make label 1 less likely."""
-    teachers = len(gamma) - 1
-    return bool(np.all(np.diff(gamma[teachers // 2 + 1 :]) >= 0))
 
 
 def worst_losses(

@@ -29,17 +29,14 @@ from ..mechanisms import (
     VotePrivatePlurality,
 )
 from ..mechanisms.gaussian import pure_composition
-from ..noise.certificate import certify_self_bounding, check_overlap, check_target, on_grid, self_bounding_allowance
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
-from ..noise.tables import (
-    VAGUE_VOTES,
-    PluralityPrior,
-    PluralityVotes,
-    check_plurality_prior,
-    standings,
-    votes_within,
-)
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee
+from ..noise.grid import on_grid
+from ..noise.histograms import standings, votes_within
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, PluralityVotes, check_plurality_prior
+from ..noise.regions import check_overlap, check_target
+from ..noise.self_bounding import certify_self_bounding, self_bounding_allowance
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
 
 __all__ = [

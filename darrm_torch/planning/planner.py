@@ -15,10 +15,11 @@ from typing import Any
 from scipy import optimize
 
 from ..errors import InvalidArgument, check_integer, check_number
-from ..noise.certificate import check_overlap, check_target
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
-from ..noise.tables import VAGUE_VOTES, PluralityPrior, check_plurality_prior
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, shown
+from ..noise.regions import check_overlap, check_target
+from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from ..privacy.profiles import PrivacyProfile
 from .candidates import SLACK, profile_of_all
 from .strategies import TRAINING, Family, Question, Strategy, families, resting_on_teachers
 
@@ -57,7 +58,7 @@ class TeachersNeeded:
     def __str__(self) -> str:
         ways = []
         if self.noise_multiplier is not None:
-            ways.append(f"a noise multiplier of {shown(self.noise_multiplier)} or more")
+            ways.append(f"a noise multiplier of {format_bound(self.noise_multiplier)} or more")
         if self.steps is not None:
             ways.append(f"at most {self.steps} steps")
         if self.teacher is not None:
@@ -210,11 +211,11 @@ class Plan(Question):
         for name, row in zip(marked, self.rows, strict=True):
             numbers = "none".rjust(11) if row.agreement is None else f"{_floor(row.agreement):>11.3f}"
             for bound, width in ((row.label, of_one), (row.total, 12))[: 1 + many]:
-                numbers += ("none" if bound is None else shown(bound.epsilon)).rjust(width)
+                numbers += ("none" if bound is None else format_bound(bound.epsilon)).rjust(width)
             lines.append(f"  {name:<{wide}}{numbers}  {'yes' if row.meets else 'no'}")
         error = max(row.standard_error for row in self.rows)
         exactness = f"to a standard error of {error:.1g}" if error else "exact"
-        at = dict.fromkeys(shown(bound.delta, 3) for bound in (self.rows[0].label, self.rows[0].total) if bound)
+        at = dict.fromkeys(format_bound(bound.delta, 3) for bound in (self.rows[0].label, self.rows[0].total) if bound)
         lines += [
             "",
             _wrapped(
@@ -254,7 +255,7 @@ class Plan(Question):
             return "without privacy of their own"
         if self.teacher.dp_sgd:
             delta = self.targets[0].delta
-            return f"each ({shown(self.teacher.epsilon(delta))}, {shown(delta, 3)})-DP"
+            return f"each ({format_bound(self.teacher.epsilon(delta))}, {format_bound(delta, 3)})-DP"
         return "each " + " and ".join(map(str, self.teacher.guarantees()))
 
     @property

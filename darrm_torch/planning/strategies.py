@@ -25,11 +25,13 @@ from ..mechanisms import (
     SelfBoundingPlurality,
 )
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
+from ..noise.histograms import votes_within
+from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import IndependentVotes, Prior, SharedVotes, majority_lead
 from ..noise.program import optimize_noise
 from ..noise.regions import Region
-from ..noise.tables import PluralityVotes, votes_within
-from ..privacy.guarantees import PrivacyGuarantee, PrivacyProfile, essential, shown
+from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
+from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
 from .candidates import SLACK, Promised, expected_agreement, strongest_mechanism
 
@@ -149,7 +151,7 @@ def _noise_free(asked: Question) -> list[Strategy]:
         touched = min(asked.overlap, count)
         what = "the one teacher" if touched == 1 else f"the {touched} teachers"
         bound = row.label if asked.label_target and row.label.epsilon > asked.label_target.epsilon else row.total
-        outright = bound.route.name.startswith("teachers")
+        outright = bound.route.key == "publishing"
         way = f"publishing {what} that a record can touch costs"
         cost = f"{way if outright else f'by {asked.winner} alone the labels cost'} {bound.guarantee}"
         if row.meets:
@@ -158,7 +160,7 @@ def _noise_free(asked: Question) -> list[Strategy]:
             )
         elif asked.teacher.is_private:
             why = f"Too dear: {cost}" + " (a hair more than the target)" * (
-                shown(bound.epsilon) in [shown(target.epsilon) for target in asked.targets]
+                format_bound(bound.epsilon) in [format_bound(target.epsilon) for target in asked.targets]
             )
             if math.isinf(bound.epsilon):
                 why += ": their deltas alone add up to more. Give the DP-SGD settings, or promises at a smaller delta"
@@ -190,7 +192,7 @@ def _fixed_point(asked: Question) -> list[Strategy]:
 def _whole_profile(asked: Question) -> list[Strategy]:
     points = asked.teacher.guarantees()
     if asked.teacher.dp_sgd:
-        points = essential((_point(asked), *points))
+        points = drop_implied((_point(asked), *points))
     points = _searchable(points, asked)
     return _certified(asked, "DaRRM, whole profile", points) if len(points) > 1 else []
 
@@ -251,7 +253,8 @@ def _bounded(asked: Question) -> list[Strategy]:
         m = _allowance(asked)
         if not m:
             raise DarrmError("the teachers promise nothing at so small a delta")
-        words = f"Labels add up, each costs what {'one teacher does' if m == 1 else f'm = {shown(m, 3)} teachers do'}."
+        what = "one teacher does" if m == 1 else f"m = {format_bound(m, 3)} teachers do"
+        words = f"Labels add up, each costs what {what}."
         if isinstance(asked.prior, tuple):
             table = _table(asked, m, None)
             return table, words + _sample_words(table, asked), _written(table)
@@ -334,7 +337,7 @@ def _selection(name: str, kind: type[PermuteAndFlip] | type[ExponentialMechanism
             high = min(max(target.epsilon for target in asked.targets), asked.overlap * 2.0**10)
             epsilon = _largest_epsilon(asked, lambda e: kind(epsilon=e, overlap=asked.overlap), high)
             mechanism = kind(epsilon=epsilon, overlap=asked.overlap, teachers=asked.teachers)
-            words = f"Each label is ({shown(epsilon)}, 0)-DP by coins alone; made for any number of classes."
+            words = f"Each label is ({format_bound(epsilon)}, 0)-DP by coins alone; made for any number of classes."
             return mechanism, words, f"dt.{kind.__name__}(epsilon={epsilon!r}, overlap={asked.overlap})"
 
         return [_attempt(asked, name, build)]
@@ -520,7 +523,7 @@ def _priced(
     over = []
     for what, bound, target in (("one label", label, asked.label_target), ("all labels", total, asked.total_target)):
         if target is not None and bound.epsilon > target.epsilon:
-            nearly = " by rounding alone" * (shown(bound.epsilon) == shown(target.epsilon))
+            nearly = " by rounding alone" * (format_bound(bound.epsilon) == format_bound(target.epsilon))
             over.append(f"{what}: {bound.guarantee}, over {target}{nearly}. {bound.route.explanation}")
     return label, total, over
 
@@ -548,7 +551,7 @@ def _point(asked: Question) -> PrivacyGuarantee:
     if not asked.teacher.dp_sgd:
         return asked.teacher.guarantees()[0]
     target = asked.one_label
-    m = _allowance(replace(asked, label_target=target, total_target=None), route="self-bounding noise") or 1.0
+    m = _allowance(replace(asked, label_target=target, total_target=None), route="self-bounding") or 1.0
     delta = min(1.0, target.delta / m)
     return PrivacyGuarantee(epsilon=asked.teacher.epsilon(delta), delta=delta)
 
@@ -561,7 +564,7 @@ def _allowance(asked: Question, *, route: str = "") -> float:
 
     def cost(m: float, count: int, delta: float) -> float:
         total = _total(asked, Promised(allowance=m), count, delta, voters=asked.teachers)
-        return min(one.epsilon for one in total.routes if one.name == (route or total.route.name))
+        return min(one.epsilon for one in total.routes if one.key == (route or total.route.key))
 
     def fits(m: float) -> bool:
         return all(cost(m, count, target.delta) <= target.epsilon for count, target in asked.priced)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from ..errors import check_integer, check_number
-from .guarantees import PrivacyGuarantee, PrivacyProfile, check_guarantee, round_up
+from .guarantees import PrivacyGuarantee, check_guarantee, round_up
+from .profiles import PrivacyProfile
 
 __all__ = ["general_composition", "optimal_composition", "simple_composition"]
 

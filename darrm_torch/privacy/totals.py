@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol
 
 from ..errors import InvalidArgument, check_integer, check_number
 from .composition import general_composition
-from .guarantees import PrivacyGuarantee, PrivacyProfile, round_up, shown
+from .guarantees import PrivacyGuarantee, format_bound, round_up
+from .profiles import PrivacyProfile
 
 __all__ = ["PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"]
 
@@ -30,21 +31,36 @@ class PricedMechanism(Protocol):
         """What its own coins promise for fixed votes, None if nothing."""
 
 
+RouteKey = Literal["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
+_NAMES: dict[RouteKey, str] = {
+    "publishing": "publishing the teachers",
+    "self-bounding": "self-bounding noise",
+    "certified": "certified label",
+    "own-randomness": "the mechanism's own randomness",
+    "private-votes": "private votes, private randomness",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivacyRoute:
     """One way of bounding a total.
 
     Attributes:
-        name: a short name.
+        key: which argument it is, for programs: see :attr:`name` for people.
         epsilon: the bound at the delta asked for; ``math.inf`` where it proves nothing at that delta.
         explanation: what the bound says, or why it does not apply.
         applies: whether it holds in this situation; with an infinite ``epsilon`` it holds and says nothing.
     """
 
-    name: str
+    key: RouteKey
     epsilon: float
     explanation: str
     applies: bool = True
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return _NAMES[self.key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +105,7 @@ class TotalPrivacy:
             "route": self.route.name if math.isfinite(self.epsilon) else None,
             "routes": [
                 {
+                    "key": r.key,
                     "name": r.name,
                     "epsilon": finite(r.epsilon),
                     "applies": r.applies and math.isfinite(r.epsilon),
@@ -102,9 +119,9 @@ class TotalPrivacy:
 
     def __str__(self) -> str:
         what = "1 label" if self.labels == 1 else f"{self.labels} labels together"
-        lines = [f"{what}: ({shown(self.epsilon)}, {shown(self.delta, 3)})-DP, by {self.route.name}."]
+        lines = [f"{what}: ({format_bound(self.epsilon)}, {format_bound(self.delta, 3)})-DP, by {self.route.name}."]
         for r in self.routes:
-            value = shown(r.epsilon) if r.applies else "does not apply"
+            value = format_bound(r.epsilon) if r.applies else "does not apply"
             lines.append(f"  {r.name}: {value}. {r.explanation}")
         lines.append("Assumptions:")
         lines += [f"  - {assumption}" for assumption in self.assumptions]
@@ -185,7 +202,7 @@ def _publishing(profiles: list[PrivacyProfile], touched: int, rounds: int, delta
     which = "the one teacher" if touched == 1 else f"the {touched} teachers"
     grows = "it does not grow with the number of labels" if rounds == 1 else f"in each of {rounds} rounds"
     return PrivacyRoute(
-        name="publishing the teachers",
+        key="publishing",
         epsilon=min(bounds),
         explanation=f"No more is revealed than by publishing {which} that one record can touch; {grows}.",
     )
@@ -198,10 +215,10 @@ def _self_bounding(
 
     Labels of fresh votes compose better than that: one label is (m epsilon, m Delta)-DP for every point at once.
     """
-    name = "self-bounding noise"
+    key: RouteKey = "self-bounding"
     allowance = mechanism.self_bounding_allowance(teachers=len(profiles), overlap=touched)
     if not math.isfinite(allowance):
-        return _excluded(name, "The noise is not self-bounding: labels of the same teachers do not add up.")
+        return _excluded(key, "The noise is not self-bounding: labels of the same teachers do not add up.")
     times = labels * Fraction(allowance)
     share = float(_decimal(delta) / times)
     if _decimal(share) * times > _decimal(delta):
@@ -220,13 +237,13 @@ def _self_bounding(
         ]
         if label:
             total = min(total, PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta))
-    many = shown(allowance)
+    many = format_bound(allowance)
     whose = "one teacher does" if many == "1" else f"{many} teachers do"
     return PrivacyRoute(
-        name=name,
+        key=key,
         epsilon=total,
         explanation=f"A label reveals at most what {whose}, and labels add up: "
-        f"{labels} x {many} times ({shown(epsilon)}, {shown(share, 3)}).",
+        f"{labels} x {many} times ({format_bound(epsilon)}, {format_bound(share, 3)}).",
     )
 
 
@@ -238,30 +255,30 @@ def _decimal(number: float) -> Fraction:
 def _certified(
     profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
 ) -> PrivacyRoute:
-    name = "certified label"
+    key: RouteKey = "certified"
     certificate = mechanism.certificate
     target = getattr(certificate, "target", None)
     if target is None:
-        return _excluded(name, "The mechanism has no certificate for a single label.")
+        return _excluded(key, "The mechanism has no certificate for a single label.")
     if certificate.teachers != len(profiles):
-        return _excluded(name, f"The certificate is for {certificate.teachers} teachers, not {len(profiles)}.")
+        return _excluded(key, f"The certificate is for {certificate.teachers} teachers, not {len(profiles)}.")
     if certificate.overlap < touched:
         return _excluded(
-            name, f"The certificate is for records that touch {certificate.overlap} teachers, not {touched}."
+            key, f"The certificate is for records that touch {certificate.overlap} teachers, not {touched}."
         )
     weakest = PrivacyProfile.weakest(profiles)
     for point in certificate.teacher:
         if math.isfinite(point.epsilon) and weakest.delta(point.epsilon) > point.delta < max(
             profile.delta(point.epsilon) for profile in set(profiles)
         ):
-            return _excluded(name, f"The certificate assumes teachers that are {point}; not all of these are.")
+            return _excluded(key, f"The certificate assumes teachers that are {point}; not all of these are.")
     if votes == "fixed" and labels > 1:
         return _excluded(
-            name,
+            key,
             f"One label is {target}, but labels of the same teachers share their training and do not add up.",
         )
     return PrivacyRoute(
-        name=name,
+        key=key,
         epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
         explanation="The noise was checked against all teachers with these promises"
         + (f": one label is {target}, and {labels} labels of independent votes compose." if labels > 1 else "."),
@@ -269,14 +286,14 @@ def _certified(
 
 
 def _own_randomness(touched: int, mechanism: PricedMechanism, labels: int, delta: float) -> PrivacyRoute:
-    name = "the mechanism's own randomness"
+    key: RouteKey = "own-randomness"
     promise = mechanism.guarantee(labels=labels, delta=delta, overlap=touched)
     if promise is None:
-        return _excluded(name, "Its coins protect nothing by themselves.")
+        return _excluded(key, "Its coins protect nothing by themselves.")
     what = "a label" if labels == 1 else f"{labels} labels"
     proof = getattr(mechanism, "proof", None)  # what stands in for noise before it is made has none
     return PrivacyRoute(
-        name=name,
+        key=key,
         epsilon=_profile(promise).epsilon(delta),
         explanation=f"The noise on the votes protects {what} whatever the teachers are"
         + (f", {proof(labels=labels, delta=delta, overlap=touched)}." if proof else "."),
@@ -305,9 +322,9 @@ def _private_votes(
 
     as (U - e^T V) e^eta = e^T U - V is what T is defined by, T <= eps, and U <= 1. So each change costs (T, d). QED
     """
-    name = "private votes, private randomness"
+    key: RouteKey = "private-votes"
     if not all(profile.is_private for profile in profiles):
-        return _excluded(name, "The teachers promise nothing that the coins could add to.")
+        return _excluded(key, "The teachers promise nothing that the coins could add to.")
     rounds, asked = (labels, 1) if votes == "fresh" else (1, labels)
     total = math.inf
     for spent in (0.0, delta / 2) if touched == 1 and rounds == 1 and delta else (0.0,):
@@ -330,10 +347,10 @@ def _private_votes(
             epsilon = max(profile.epsilon(min(share, 1.0)) for profile in set(profiles))
             total = min(total, touched * _seen_through(epsilon, eta) * (1 + 2.0**-50))
     if math.isinf(total):
-        return _excluded(name, "Its coins protect nothing by themselves.")
+        return _excluded(key, "Its coins protect nothing by themselves.")
     what = "the one teacher" if touched == 1 else f"each of the {touched} teachers"
     return PrivacyRoute(
-        name=name,
+        key=key,
         epsilon=total,
         explanation=f"The noise on the votes hides {what} that one record can touch, and their training hides the "
         "record.",
@@ -351,8 +368,8 @@ def _seen_through(epsilon: float, eta: float) -> float:
     return min(low, exact * (1 + 2.0**-46))
 
 
-def _excluded(name: str, why: str) -> PrivacyRoute:
-    return PrivacyRoute(name=name, epsilon=math.inf, explanation=why, applies=False)
+def _excluded(key: RouteKey, why: str) -> PrivacyRoute:
+    return PrivacyRoute(key=key, epsilon=math.inf, explanation=why, applies=False)
 
 
 def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> PrivacyGuarantee:

@@ -63,8 +63,10 @@ def run(options: argparse.Namespace) -> int:
 
     for seed in options.seeds:
         check_integer("seeds", seed, low=0)
-    if folder.exists() and not folder.is_dir():
-        raise InvalidArgument("--out", "a folder", str(folder), "This is a file.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument("--out", "a folder", str(folder), error.strerror or "") from None
     for name in names:
         start = time.perf_counter()
         experiments(options)[name]().write(folder)

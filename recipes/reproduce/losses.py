@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import darrm_torch as dt
-from darrm_torch.privacy.guarantees import shown
+from darrm_torch.privacy.guarantees import format_bound
 
 from . import published
 from .gaussian import TITLES, label_target
@@ -49,7 +49,7 @@ def losses() -> Result:
                         total.delta,
                         delta,
                         total.delta - delta,
-                        shown(outright.epsilon(total.delta), 3),
+                        format_bound(outright.epsilon(total.delta), 3),
                     )
                 )
     printed_epsilons = [

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import darrm_torch as dt
-from darrm_torch.privacy.guarantees import shown
+from darrm_torch.privacy.guarantees import format_bound
 
 from . import published
 from .drawing import grid
@@ -155,8 +155,9 @@ def strategies() -> Result:
             "the K votes, exact, when all teachers have the same chance of the right answer, uniform on [1/2, 1]; the "
             "same for teachers with and without privacy, though those without are better in practice.",
             f"Teachers, whatever K: those of the paper on Fashion-MNIST (sigma = 12, sample rate 1/35, 175 steps), "
-            f"{POINT} each by Opacus' accountant, ({shown(profile().epsilon(POINT.delta))}, {POINT.delta:g})-DP by a "
-            "tighter one. 'One point' is told the point of their profile that suits the target, 'whole profile' as "
+            f"{POINT} each by Opacus' accountant, "
+            f"({format_bound(profile().epsilon(POINT.delta))}, {POINT.delta:g})-DP by a tighter one. "
+            "'One point' is told the point of their profile that suits the target, 'whole profile' as "
             "many points as can be searched with. The first three ask nothing of the teachers' training.",
             "In brackets: does not keep the guarantee, shown for comparison. 'None': nothing of the kind does. "
             f"'{PART}': the majority of as many teachers as may be released outright, and of no others; none where "
@@ -183,8 +184,8 @@ def _found(records: list[dict[str, Any]], case: Case, equal: str) -> dict[str, d
 def _table(records: list[dict[str, Any]], equal: str) -> Table:
     _, target = EQUAL[equal]
     return Table(
-        caption=f"{equal[0].upper() + equal[1:]} at ({shown(target.epsilon)}, {target.delta:g})-DP: expected agreement "
-        "with the majority.",
+        caption=f"{equal[0].upper() + equal[1:]} at ({format_bound(target.epsilon)}, {target.delta:g})-DP: expected "
+        "agreement with the majority.",
         columns=("K", "r", *NAMES.values()),
         rows=tuple(
             (case.teachers, case.shown, *(_cell(_found(records, case, equal).get(name)) for name in NAMES))
@@ -256,7 +257,7 @@ def frontier() -> Result:
                 rows=tuple(
                     (
                         "noise-free, fewer teachers if enough" if name == FREE else NAMES.get(name, name),
-                        *(shown(found[name], 3) if name in found else "none" for found in by_share.values()),
+                        *(format_bound(found[name], 3) if name in found else "none" for found in by_share.values()),
                     )
                     for name in dict.fromkeys(name for found in by_share.values() for name in found)
                 ),

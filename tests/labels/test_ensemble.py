@@ -440,10 +440,10 @@ def test_from_opacus_states_totals_where_the_budget_is(
 def test_from_opacus_self_bounding_adds_up(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
     _, models, engines = zip(*trained, strict=True)
     ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0, noise="self-bounding")
-    routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=2e-3).routes}
+    routes = {route.key: route for route in ensemble.total_privacy(labels=2, delta=2e-3).routes}
     stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
-    assert routes["self-bounding noise"].epsilon == pytest.approx(2 * stated, rel=1e-6)
-    assert not routes["certified label"].applies
+    assert routes["self-bounding"].epsilon == pytest.approx(2 * stated, rel=1e-6)
+    assert not routes["certified"].applies
 
 
 def test_from_opacus_for_three_classes() -> None:
@@ -455,9 +455,9 @@ def test_from_opacus_for_three_classes() -> None:
         assert ensemble.mechanism.describe() == made.describe()
         assert ensemble.classes == ((2, 0, 1) if classes != 3 else (0, 1, 2))
         assert set(ensemble(torch.randn(30, 4)).tolist()) <= {0, 1, 2}
-        routes = {route.name: route for route in ensemble.total_privacy(labels=2, delta=3e-3).routes}
+        routes = {route.key: route for route in ensemble.total_privacy(labels=2, delta=3e-3).routes}
         stated = max(profile.epsilon(1e-3) for profile in ensemble.profiles)
-        assert routes["self-bounding noise"].epsilon == pytest.approx(2 * 1.5 * stated, rel=1e-6)
+        assert routes["self-bounding"].epsilon == pytest.approx(2 * 1.5 * stated, rel=1e-6)
     # Two of the three are a matter for DaRRM; what is binary says so before anything is solved or charged.
     pair = dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=(2, 0), **how)
     assert isinstance(pair.mechanism, dt.DaRRM)

@@ -24,7 +24,8 @@ from darrm_torch import (
     optimize_noise,
     self_bounding_noise,
 )
-from darrm_torch.noise.tables import noise_free_table, standings
+from darrm_torch.noise.histograms import standings
+from darrm_torch.noise.tables import noise_free_table
 
 SETTINGS = 50
 LAW_ERROR = 1e-12  # what label_probabilities promises

@@ -25,8 +25,10 @@ from darrm_torch import (
     self_bounding_noise,
     subsampling_noise,
 )
-from darrm_torch.noise.certificate import GRID, SelfBoundingCertificate, certify_scaled, on_grid
+from darrm_torch.noise.certificate import certify_scaled
+from darrm_torch.noise.grid import GRID, on_grid
 from darrm_torch.noise.regions import Region
+from darrm_torch.noise.self_bounding import SelfBoundingCertificate
 
 PAPER = {
     "teachers": 11,

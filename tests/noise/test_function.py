@@ -29,7 +29,7 @@ from darrm_torch import (
     self_bounding_noise,
     subsampling_noise,
 )
-from darrm_torch.noise.certificate import GRID
+from darrm_torch.noise.grid import GRID
 
 MAJORITY_075_K11 = 0.9313449859619141  # Pr[Binomial(11, 3/4) >= 6] - Pr[<= 5]
 

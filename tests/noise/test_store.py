@@ -137,7 +137,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InvalidArgument, match=r"cache_dir must be a folder that can be written to.*disk full"):
         fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, optimize_noise
-from darrm_torch.noise.certificate import certify_scaled, on_grid
+from darrm_torch.noise.certificate import certify_scaled
+from darrm_torch.noise.grid import is_monotone, label_law, on_grid
 from darrm_torch.noise.priors import vote_law
 from darrm_torch.noise.regions import Region, growth_at_least
-from darrm_torch.noise.worst_case import Losses, is_monotone, label_law, worst_losses
+from darrm_torch.noise.worst_case import Losses, worst_losses
 
 flint = pytest.importorskip("flint")
 

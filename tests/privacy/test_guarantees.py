@@ -19,7 +19,7 @@ from scipy.optimize import linprog
 from scipy.stats import norm
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile
-from darrm_torch.privacy.guarantees import _distribution
+from darrm_torch.privacy.loss_distributions import loss_distribution
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
@@ -118,7 +118,7 @@ def test_one_and_two_sampled_steps_cover_both_directions(sigma, rate):
 def test_the_allowance_covers_the_rounding(history):
     """Without it, the computed curve may lie below the exact one by rounding; the excess is far below the allowance."""
     mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in history))
-    computed = _distribution(history, ())
+    computed = loss_distribution(history, ())
     for epsilon in np.linspace(0, 9 * mu, 40):
         raw = max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in computed.pmfs)
         assert gaussian_delta(epsilon, mu) - raw <= computed.allowance / 10

@@ -1,0 +1,55 @@
+"""Noise functions as arrays: checked, rounded to the grid on which labels are drawn, and named by a digest."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import FloatArray
+from ..errors import InvalidArgument, check_integer
+
+__all__ = ["GRID", "gamma_digest", "is_monotone", "label_law", "on_grid"]
+
+GRID = 2**53
+"""Noise functions are multiples of 1/GRID, so that 54 random bits draw a label exactly."""
+
+
+def on_grid(gamma: npt.ArrayLike, teachers: int | None = None) -> FloatArray:
+    """A noise function, checked, rounded down to multiples of 2^-53, read-only: float64 ``(K + 1,)``.
+
+    Raises:
+        InvalidArgument: not ``K + 1`` numbers in [0, 1] (K >= 1), or not ``gamma(l) == gamma(K - l)``.
+    """
+    expected = "K + 1 numbers" if teachers is None else f"{check_integer('teachers', teachers, low=1) + 1} numbers"
+    try:
+        values = np.array(gamma, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidArgument("gamma", f"{expected} in [0, 1], gamma(0), .., gamma(K)", gamma) from None
+    if values.ndim != 1 or len(values) < 2 or (teachers is not None and len(values) != teachers + 1):
+        raise InvalidArgument("gamma", f"{expected}, gamma(0), .., gamma(K)", f"an array of shape {values.shape}")
+    if not np.all((values >= 0) & (values <= 1)):
+        raise InvalidArgument("gamma", "in [0, 1] everywhere", values)
+    rounded = np.floor(values * GRID) / GRID
+    if not np.array_equal(rounded, rounded[::-1]):
+        raise InvalidArgument("gamma", "symmetric: gamma(l) == gamma(K - l)", values)
+    rounded.setflags(write=False)
+    return rounded
+
+
+def gamma_digest(gamma: FloatArray) -> str:
+    """A name for a noise function on the grid: SHA-256 of its values."""
+    return hashlib.sha256(gamma.astype("<f8").tobytes()).hexdigest()
+
+
+def label_law(gamma: FloatArray) -> FloatArray:
+    """Pr[label 1] for each number of votes for 1: (1 + sign(2 l - K) gamma(l)) / 2, ``(K + 1,)``."""
+    teachers = len(gamma) - 1
+    return (1.0 + np.sign(2 * np.arange(teachers + 1) - teachers) * gamma) / 2
+
+
+def is_monotone(gamma: FloatArray) -> bool:
+    """Whether more votes for 1 never make label 1 less likely."""
+    teachers = len(gamma) - 1
+    return bool(np.all(np.diff(gamma[teachers // 2 + 1 :]) >= 0))

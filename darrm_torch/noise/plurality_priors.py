@@ -1,0 +1,108 @@
+"""Priors on the votes over more than two classes.
+
+A prior never affects privacy. It says where a table should be good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy import special
+
+from ..arrays import FloatArray, IntArray
+from ..errors import InvalidArgument, check_number
+from .histograms import Standings
+
+__all__ = ["VAGUE_VOTES", "PluralityPrior", "PluralityVotes", "check_plurality_prior", "standing_weights"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluralityVotes:
+    """A teacher is right with chance ``accuracy``; the wrong classes share the rest alike.
+
+    The chances themselves vary from item to item, together for all teachers: Dirichlet, with these means and this
+    concentration, so that the votes are Dirichlet-multinomial. It says where a table should be good, and never affects
+    privacy; take it from public knowledge, not from votes on secret data.
+
+    Args:
+        accuracy: in (0, 1), and at least one in the number of classes.
+        concentration: > 0; small: hard items fool all teachers at once; infinite: teachers err independently.
+
+    Raises:
+        InvalidArgument: a number out of range.
+    """
+
+    accuracy: float
+    concentration: float = math.inf
+
+    def __post_init__(self) -> None:
+        accuracy = check_number("accuracy", self.accuracy, low=0.0, high=1.0, low_open=True, high_open=True)
+        object.__setattr__(self, "accuracy", accuracy)
+        concentration = check_number("concentration", self.concentration, low=0.0, low_open=True)
+        object.__setattr__(self, "concentration", concentration)
+
+    def weights(self, space: Standings) -> FloatArray:
+        """Pr[this is the standing of the true class], for each standing; they sum to 1.
+
+        Raises:
+            InvalidArgument: an accuracy below that of guessing.
+        """
+        classes = space.classes
+        if self.accuracy * classes < 1:
+            raise InvalidArgument(
+                "accuracy", f"at least 1/{classes}: with {classes} classes, guessing is that good", self.accuracy
+            )
+        wrong = (1 - self.accuracy) / (classes - 1)
+        counts = np.zeros((len(space.own), classes))  # the true class first
+        counts[:, 0] = space.own
+        for row, others in zip(counts, space.others, strict=True):
+            row[1 : 1 + len(others)] = others
+        log = special.gammaln(classes) + special.gammaln(space.votes + 1) - special.gammaln(counts + 1).sum(axis=1)
+        for votes in range(space.votes + 1):  # in how many ways the others' votes can be given to them
+            log -= special.gammaln((counts[:, 1:] == votes).sum(axis=1) + 1)
+        means = np.full(classes, wrong)
+        means[0] = self.accuracy
+        if math.isinf(self.concentration):
+            log += counts @ np.log(means)
+        else:
+            prior = self.concentration * means
+            log += (special.gammaln(prior + counts) - special.gammaln(prior)).sum(axis=1)
+            log -= special.gammaln(self.concentration + space.votes) - special.gammaln(self.concentration)
+        return np.asarray(np.exp(log))
+
+    def sample(self, *, votes: int, classes: int, count: int, rng: np.random.Generator) -> IntArray:
+        """``(count, classes)`` histograms of ``votes`` votes, the true class first."""
+        means = np.full(classes, (1 - self.accuracy) / (classes - 1))
+        means[0] = self.accuracy
+        if math.isfinite(self.concentration):
+            means = rng.dirichlet(self.concentration * means, size=count)
+        return rng.multinomial(votes, means, size=count)
+
+
+PluralityPrior: TypeAlias = PluralityVotes | Sequence[PluralityVotes]
+"""One belief, or several that are thought equally likely."""
+
+VAGUE_VOTES: tuple[PluralityVotes, ...] = (
+    PluralityVotes(accuracy=0.5),
+    PluralityVotes(accuracy=0.7),
+    PluralityVotes(accuracy=0.9),
+    PluralityVotes(accuracy=0.7, concentration=3.0),
+)
+"""Weak, middling and good teachers with independent errors, and teachers who find the same items hard."""
+
+
+def check_plurality_prior(prior: Any) -> tuple[PluralityVotes, ...]:
+    """``prior`` as a tuple, or :class:`InvalidArgument` when it is none."""
+    parts = (prior,) if isinstance(prior, PluralityVotes) else prior
+    if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, PluralityVotes) for part in parts):
+        raise InvalidArgument("prior", "PluralityVotes, or a sequence of them", prior)
+    return tuple(parts)
+
+
+def standing_weights(space: Standings, prior: PluralityPrior) -> FloatArray:
+    """The chance that each standing is that of the true class, averaged over the prior's parts: (N,)."""
+    return np.asarray(np.mean([part.weights(space) for part in check_plurality_prior(prior)], axis=0))

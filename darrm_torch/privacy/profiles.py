@@ -1,0 +1,254 @@
+"""`PrivacyProfile`: a whole privacy curve delta(epsilon), kept as what happened."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from ..errors import InvalidArgument, check_integer, check_number
+from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
+from .loss_distributions import LARGEST_EPSILON, loss_distribution
+
+__all__ = ["PrivacyProfile"]
+
+_DEFAULT_POINTS = (0.5, 0.1, 0.003)  # of delta(0): over 95 % of the gain of eight points at K = 11
+_NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyProfile:
+    """A whole curve delta(epsilon): what is released is (epsilon, delta(epsilon))-DP for every epsilon at once.
+
+    It is kept as what happened, not as numbers: so it can be composed, compared and stored without loss, and the curve
+    is computed when it is asked for. Both directions, a record added and a record removed, are covered, and every
+    number is an upper bound: the privacy loss distributions of `dp_accounting` are rounded pessimistically, and an
+    allowance covers the rounding of floating point and of Fourier transforms. Where delta is so small that the
+    allowance would dominate, Renyi accounting takes over. Make one with :meth:`from_dp_sgd`, :meth:`from_guarantee`,
+    :meth:`non_private`, or :func:`darrm_torch.read_privacy`.
+
+    Attributes:
+        dp_sgd: ``(noise_multiplier, sample_rate, steps)``: Poisson-sampled Gaussian releases.
+        promises: ``(guarantees, count)``: ``count`` releases, each of which keeps all of ``guarantees`` at once.
+        reading: where it was read, if it was; no part of its value.
+
+    >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> round(teacher.epsilon(1e-4), 4), round(teacher.delta(0.0), 4)
+    (0.0751, 0.0126)
+    >>> round(teacher.compose(11).epsilon(1e-4), 3)
+    0.291
+    """
+
+    dp_sgd: tuple[tuple[float, float, int], ...] = ()
+    promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...] = ()
+    reading: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        steps: Counter[tuple[float, float]] = Counter()
+        for noise, rate, count in self.dp_sgd:
+            noise = check_number("noise_multiplier", noise, low=0.0, low_open=True, high_open=True)
+            rate = check_number("sample_rate", rate, low=0.0, high=1.0, low_open=True)
+            steps[noise, rate] += check_integer("steps", count, low=1)
+        promises: Counter[tuple[PrivacyGuarantee, ...]] = Counter()
+        for points, count in self.promises:
+            useful = {point for point in points if math.isfinite(point.epsilon) and point.delta < 1.0}
+            promises[tuple(sorted(useful, key=_order)) or _NOTHING] += check_integer("count", count, low=1)
+        object.__setattr__(self, "dp_sgd", tuple((*run, steps[run]) for run in sorted(steps)))
+        object.__setattr__(
+            self, "promises", tuple(sorted(promises.items(), key=lambda promise: [*map(_order, promise[0])]))
+        )
+
+    @classmethod
+    def from_guarantee(cls, guarantee: PrivacyGuarantee, *more: PrivacyGuarantee) -> PrivacyProfile:
+        """One release that keeps ``guarantee``, and all of ``more`` at the same time.
+
+        >>> PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).compose(3).epsilon(0.0)
+        1.5
+        """
+        points = tuple(check_guarantee("guarantee", one) for one in (guarantee, *more))
+        return cls(promises=((points, 1),))
+
+    @classmethod
+    def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
+        """DP-SGD with Poisson sampling, in ``(noise_multiplier, sample_rate, steps)`` runs: an Opacus history.
+
+        Raises:
+            InvalidArgument: an empty history, or a number that is not finite or out of range.
+        """
+        runs = tuple(history)
+        if not runs or any(len(run) != 3 for run in runs):
+            raise InvalidArgument("history", "one or more (noise_multiplier, sample_rate, steps)", runs)
+        return cls(dp_sgd=runs)
+
+    @classmethod
+    def non_private(cls) -> PrivacyProfile:
+        """A release without privacy of its own.
+
+        >>> PrivacyProfile.non_private().epsilon(1e-5)
+        inf
+        """
+        return cls.from_guarantee(PrivacyGuarantee(epsilon=math.inf))
+
+    @classmethod
+    def weakest(cls, profiles: Iterable[PrivacyProfile | PrivacyGuarantee]) -> PrivacyProfile:
+        """A profile that holds for each of ``profiles``, also after composition: what unlike teachers all keep.
+
+        It has, run by run, the least noise, the largest sample rate and the most steps, and of promises the largest
+        epsilon and delta. DP-SGD is monotone in all three: more noise and fewer steps are post-processing, and a
+        smaller sample rate mixes the output with that of the data set without the record.
+
+        >>> profiles = [PrivacyProfile.from_dp_sgd([run]) for run in ((1.0, 0.02, 9), (1.0, 0.01, 10))]
+        >>> PrivacyProfile.weakest(profiles)
+        PrivacyProfile(dp_sgd=((1.0, 0.02, 10),), promises=())
+        >>> unlike = [PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3)]
+        >>> PrivacyProfile.weakest(unlike).guarantees()
+        (PrivacyGuarantee(epsilon=0.3, delta=1e-05),)
+        """
+        each = (one if isinstance(one, PrivacyProfile) else cls.from_guarantee(one) for one in profiles)
+        together = list(dict.fromkeys(each))
+        if not together:
+            raise InvalidArgument("profiles", "one or more profiles", together)
+        trained = [profile.dp_sgd for profile in together if profile.dp_sgd]
+        if len({len(runs) for runs in trained}) > 1:  # unlike schedules: all steps as the weakest
+            columns = [tuple(zip(*runs, strict=True)) for runs in trained]
+            trained = [((min(noise), max(rate), sum(steps)),) for noise, rate, steps in columns]
+        run_by_run = (zip(*runs, strict=True) for runs in zip(*trained, strict=True))
+        dp_sgd = tuple((min(noise), max(rate), max(steps)) for noise, rate, steps in run_by_run)
+        promises = together[0].promises
+        if any(profile.promises != promises for profile in together):
+            stated = [points[0] for profile in together for points, _ in profile.promises]
+            worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
+            promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in together)),)
+        return cls(dp_sgd=dp_sgd, promises=promises)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it promises anything: a finite epsilon at some delta below 1."""
+        return all(points != _NOTHING for points, _ in self.promises)
+
+    def compose(self, other: PrivacyProfile | int) -> PrivacyProfile:
+        """Both releases together, or this one ``other`` times: independent noise, each may depend on the ones before.
+
+        Raises:
+            InvalidArgument: a count below 1.
+        """
+        if isinstance(other, PrivacyProfile):
+            return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
+        times = check_integer("count", other, low=1)
+        return PrivacyProfile(
+            dp_sgd=tuple((noise, rate, steps * times) for noise, rate, steps in self.dp_sgd),
+            promises=tuple((points, count * times) for points, count in self.promises),
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta in ``[0, 1]`` that is proven at ``epsilon``.
+
+        Raises:
+            InvalidArgument: ``epsilon`` negative, infinite or NaN.
+        """
+        epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
+        if not self.is_private:
+            return 1.0
+        stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
+        if stated == 0.0 or not self._is_computable:
+            return stated
+        return min(stated, loss_distribution(self.dp_sgd, self.promises).delta(epsilon))
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon, in nats, that is proven at ``delta``; ``math.inf`` if there is none.
+
+        Raises:
+            InvalidArgument: ``delta`` outside ``[0, 1]`` or NaN.
+        """
+        delta = check_number("delta", delta, low=0.0, high=1.0)
+        if delta == 1.0:
+            return 0.0
+        if not self.is_private:
+            return math.inf
+        stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
+        if stated == 0.0 or delta == 0.0 or not self._is_computable:
+            return stated
+        return min(stated, loss_distribution(self.dp_sgd, self.promises).epsilon(delta))
+
+    def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
+        """Points of the curve, all of which hold at once: what the optimizer takes as ``teacher``.
+
+        Args:
+            deltas: one point for each; when omitted, epsilon = 0 and three more, none of which follows from another.
+
+        >>> [str(g) for g in PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]).guarantees([1e-4])]
+        ['(0.0751455, 0.0001)-DP']
+        """
+        if deltas is not None:
+            return tuple(PrivacyGuarantee(epsilon=self.epsilon(delta), delta=delta) for delta in deltas)
+        if not self.is_private:
+            return _NOTHING
+        if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] == 1:
+            return drop_implied(self.promises[0][0])
+        at_zero = self.delta(0.0)
+        points = [PrivacyGuarantee(epsilon=0.0, delta=at_zero)]
+        for fraction in _DEFAULT_POINTS:
+            if math.isfinite(epsilon := self.epsilon(fraction * at_zero)):
+                points.append(PrivacyGuarantee(epsilon=epsilon, delta=fraction * at_zero))
+        return drop_implied(points)
+
+    @property
+    def _is_computable(self) -> bool:
+        # Whatever the epsilon, delta is at least the chance that one of the releases reveals everything: 1, but for
+        # rounding, beyond the limit below.
+        revealing = sum(-count * math.log1p(-points[0].delta) for points, count in self.promises)
+        return revealing < 30 and all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in self.promises)
+
+    def _stated(self) -> tuple[PrivacyGuarantee, ...]:
+        """What the promises say without further computation: each point of a single one, and simple composition."""
+        if self.dp_sgd:
+            return ()
+        if len(self.promises) == 1 and self.promises[0][1] == 1:
+            return self.promises[0][0]
+        epsilon = sum((count * Fraction(points[0].epsilon) for points, count in self.promises), Fraction(0))
+        delta = sum((count * Fraction(points[0].delta) for points, count in self.promises), Fraction(0))
+        return (PrivacyGuarantee(epsilon=round_up(epsilon), delta=min(1.0, round_up(delta))),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the reading, ready for JSON; :meth:`from_dict` gives it back exactly."""
+        return {
+            "dp_sgd": [list(run) for run in self.dp_sgd],
+            "promises": [
+                {
+                    "guarantees": [[str(g.epsilon) if g.epsilon == math.inf else g.epsilon, g.delta] for g in points],
+                    "count": count,
+                }
+                for points, count in self.promises
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> PrivacyProfile:
+        """The profile that :meth:`to_dict` described.
+
+        Raises:
+            InvalidArgument: not such a description.
+
+        >>> profile = PrivacyProfile.from_dp_sgd([(1.0, 0.01, 100)]).compose(PrivacyProfile.non_private())
+        >>> PrivacyProfile.from_dict(profile.to_dict()) == profile
+        True
+        """
+        try:
+            dp_sgd = tuple((noise, rate, steps) for noise, rate, steps in value["dp_sgd"])
+            promises = tuple(
+                (
+                    tuple(PrivacyGuarantee(epsilon=math.inf if e == "inf" else e, delta=d) for e, d in p["guarantees"]),
+                    p["count"],
+                )
+                for p in value["promises"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument("profile", "a description written by PrivacyProfile.to_dict", value) from error
+        return cls(dp_sgd=dp_sgd, promises=promises)
+
+
+def _order(guarantee: PrivacyGuarantee) -> tuple[float, float]:
+    return guarantee.delta, guarantee.epsilon
