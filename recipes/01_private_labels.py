@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     start_workers_early()
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers.training import TrainingSettings
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report
     from .data import load_task

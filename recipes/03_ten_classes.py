@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers.training import TrainingSettings
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report, ten_classes
     from .data import load_all_classes

@@ -62,7 +62,7 @@ def _run(options: Any) -> int:
         with search_progress() as on_progress:
             noise = optimize_noise(
                 teachers=options.teachers,
-                teacher=teacher,  # type: ignore[arg-type]
+                teacher=teacher,
                 target=read_guarantee(options.target),
                 overlap=options.overlap,
                 prior=prior,
@@ -70,9 +70,7 @@ def _run(options: Any) -> int:
                 on_progress=on_progress,
             )
     else:
-        noise = self_bounding_noise(
-            teachers=options.teachers, allowance=options.allowance, overlap=options.overlap, prior=prior
-        )
+        noise = self_bounding_noise(teachers=options.teachers, allowance=options.allowance, overlap=options.overlap)
     if options.plot is not None:
         from ..plots import plot_noise
 

@@ -59,7 +59,9 @@ def test_help_tells_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str
     for command in ("plan", "noise"):
         with contextlib.suppress(SystemExit):
             cli.main([command, "--help"])
-        assert "default: independent:0.75, each is right with chance 0.75" in " ".join(capsys.readouterr().out.split())
+        assert "default: independent:0.75, that is IndependentVotes(mean=0.75): each teacher is right with" in " ".join(
+            capsys.readouterr().out.split()
+        )
 
 
 def test_it_can_be_stopped_while_it_starts() -> None:
