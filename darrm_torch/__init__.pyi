@@ -89,6 +89,7 @@ from .privacy.totals import (
     total_privacy as total_privacy,
 )
 from .teachers.checkpoints import load_teacher as load_teacher
+from .teachers.dp_sgd import TrainingSettings as TrainingSettings
 from .teachers.independence import check_independent as check_independent
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,
@@ -96,6 +97,6 @@ from .teachers.reading import (
     read_teachers as read_teachers,
 )
 from .teachers.shards import assign_shards as assign_shards, contiguous_shards as contiguous_shards
-from .teachers.training import TrainingSettings as TrainingSettings, train_teachers as train_teachers
+from .teachers.training import train_teachers as train_teachers
 
 __version__: str
