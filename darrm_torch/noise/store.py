@@ -19,7 +19,7 @@ from .certificate import Certificate
 from .function import NoiseFunction
 from .priors import IndependentVotes, Prior, check_prior
 from .program import optimize_noise
-from .regions import Teacher, check_overlap, check_target, teacher_guarantees
+from .regions import Teacher, check_overlap, check_target, teacher_profile
 
 __all__ = ["fetch_noise"]
 
@@ -51,9 +51,10 @@ def fetch_noise(
         InvalidArgument: bad input, or a ``cache_dir`` that is no folder.
     """
     count = check_integer("teachers", teachers, low=1)
+    profile = teacher_profile(teacher, count)
     arguments: dict[str, Any] = {
         "teachers": count,
-        "teacher": teacher_guarantees(teacher),
+        "teacher": profile.guarantees(),
         "target": check_target(target),
         "overlap": check_overlap(overlap, count),
         "prior": check_prior(prior),
@@ -68,7 +69,7 @@ def fetch_noise(
             return _read(path, question, arguments)
         except (OSError, DarrmError, ValueError, RecursionError) as reason:
             warnings.warn(f"{path} is not used and solved again: {reason}", stacklevel=2)
-    noise = optimize_noise(**arguments, on_progress=on_progress)
+    noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
     _write(path, question, noise)
     return noise
 

@@ -32,7 +32,7 @@ class PrivacyProfile:
 
     Attributes:
         dp_sgd: runs of Poisson-sampled Gaussian releases, each ``(noise_multiplier, sample_rate, steps)``.
-        promises: ``(guarantees, count)`` entries: ``count`` releases, each of which keeps all of ``guarantees`` at once.
+        promises: ``(guarantees, count)`` entries: ``count`` releases, each with all of ``guarantees`` at once.
         reading: what :func:`darrm_torch.read_privacy` read, if it made the profile; ignored by comparisons.
 
     Raises:
