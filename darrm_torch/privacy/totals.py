@@ -305,7 +305,7 @@ def _certified(release: _Release) -> _Bound:
 
 def _own_randomness(release: _Release) -> _Bound:
     mechanism = release.mechanism
-    asked = {"labels": release.labels, "delta": release.delta, "overlap": release.affected}
+    asked: dict[str, Any] = {"labels": release.labels, "delta": release.delta, "overlap": release.affected}
     promise = mechanism.guarantee(**asked)
     if promise is None:
         return None, "The mechanism's randomness alone protects nothing."
