@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_number
 from .files import teacher_files
-from .parser import option_names
+from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_accept(parser: Any) -> None:
     parser.add_argument(
         "--accept",
         nargs="+",
-        choices=FINDINGS,
+        type=one_of(*FINDINGS),
         default=[],
         metavar="FINDING",
         help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",

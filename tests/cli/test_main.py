@@ -69,7 +69,7 @@ def test_it_can_be_stopped_while_it_starts() -> None:
 import sys
 class Stop:
     def find_spec(self, name, *more):
-        if name == "jsonargparse":
+        if name == "argparse":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Stop())
 from darrm_torch.__main__ import main
@@ -107,7 +107,7 @@ def test_the_command_is_installed(folder: Path) -> None:
 
 MISTAKES = [
     ((), "--help"),
-    (("pln",), "did you mean plan?"),
+    (("pln",), "Did you mean plan?"),
 ]  # fmt: skip
 
 
