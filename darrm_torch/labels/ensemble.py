@@ -16,7 +16,7 @@ from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_int
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
-from ..privacy.guarantees import PrivacyGuarantee, drop_implied
+from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
 from ..teachers.checkpoints import unwrap_module, weights_digest
@@ -207,10 +207,11 @@ class PrivateMajorityEnsemble(nn.Module):
             if target is None:
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
-            teacher = (point,) if teacher_promise == "point" else PrivacyProfile.weakest(profiles).guarantees()
+            profile = PrivacyProfile.weakest(profiles)
             if teacher_promise == "profile" and overlap == 1:
                 # One teacher's promise is then the whole cost, and m = 1 needs no noise.
-                teacher = drop_implied((*teacher, point))
+                profile = PrivacyProfile.from_guarantee(*profile.guarantees(), point)
+            teacher = point if teacher_promise == "point" else profile
             mechanism = DaRRM(
                 fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
             )

@@ -33,9 +33,9 @@ from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noi
 from ..noise.grid import on_grid
 from ..noise.histograms import standings, votes_within
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, PluralityVotes, check_plurality_prior
-from ..noise.regions import check_overlap, check_target
+from ..noise.regions import check_overlap, check_target, teacher_profile
 from ..noise.self_bounding import certify_self_bounding, self_bounding_allowance
-from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
 
@@ -47,7 +47,6 @@ __all__ = [
     "expected_agreement",
     "label_chances",
     "plurality_candidates",
-    "profile_of_all",
     "strongest_mechanism",
 ]
 
@@ -292,26 +291,6 @@ def strongest_mechanism(
     return _KINDS[kind](asked)
 
 
-def profile_of_all(teacher: Any, teachers: int) -> PrivacyProfile:
-    """What each of ``teachers`` keeps: a profile, a guarantee, or of one for each the weakest; None: nothing.
-
-    Raises:
-        InvalidArgument: anything else.
-    """
-    if teacher is None:
-        return PrivacyProfile.non_private()
-    each = (teacher,) * teachers if isinstance(teacher, PrivacyProfile | PrivacyGuarantee) else teacher
-    each = tuple(each) if isinstance(each, Iterable) else ()
-    if len(each) != teachers or not all(isinstance(one, PrivacyProfile | PrivacyGuarantee) for one in each):
-        check_guarantee(
-            "teacher",
-            teacher,
-            expected=f"a profile, a guarantee, or one of these for each of {teachers} teachers",
-            cure="Several guarantees that each teacher keeps at once are PrivacyProfile.from_guarantee(...)",
-        )
-    return PrivacyProfile.weakest(each)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
     teachers: int
@@ -349,7 +328,7 @@ class _Asked:
         return cls(
             teachers=count,
             classes=check_integer("classes", classes, low=2),
-            teacher=profile_of_all(teacher, count),
+            teacher=PrivacyProfile.non_private() if teacher is None else teacher_profile(teacher, count),
             overlap=check_overlap(overlap, count),
             labels=check_integer("labels", labels, low=1),
             label_target=label,

@@ -17,10 +17,10 @@ from scipy import optimize
 from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
-from ..noise.regions import check_overlap, check_target
+from ..noise.regions import check_overlap, check_target, teacher_profile
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
-from .candidates import SLACK, profile_of_all
+from .candidates import SLACK
 from .strategies import TRAINING, Family, Question, Strategy, families, resting_on_teachers
 
 __all__ = ["Plan", "TeachersNeeded", "plan"]
@@ -348,7 +348,7 @@ def plan(
         Plan(
             teachers=count,
             classes=classes,
-            teacher=profile_of_all(teacher, count),
+            teacher=PrivacyProfile.non_private() if teacher is None else teacher_profile(teacher, count),
             overlap=check_overlap(overlap, count),
             labels=check_integer("labels", labels, low=1),
             label_target=label_target,

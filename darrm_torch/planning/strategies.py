@@ -217,7 +217,7 @@ def _solve(asked: Question, target: PrivacyGuarantee, points: tuple[PrivacyGuara
     prior, objective = _goal(asked)
     return optimize_noise(
         teachers=asked.teachers,
-        teacher=points,
+        teacher=PrivacyProfile.from_guarantee(*points),
         target=target,
         overlap=asked.overlap,
         prior=prior,
@@ -242,8 +242,10 @@ def _optimum(asked: Question, target: PrivacyGuarantee, points: Iterable[Privacy
     goal, wanted = _goal(asked)
     prior = "" if goal == IndependentVotes() else f", prior={_written(goal)}"
     objective = "" if wanted == "surrogate" else f', objective="{wanted}"'
+    first, *more = map(_written, points)
+    promise = f"dt.PrivacyProfile.from_guarantee({', '.join((first, *more))})" if more else first
     return (
-        f"dt.DaRRM(dt.fetch_noise(teachers={asked.teachers}, teacher={_written(tuple(points))}, "
+        f"dt.DaRRM(dt.fetch_noise(teachers={asked.teachers}, teacher={promise}, "
         f"target={_written(target)}, overlap={asked.overlap}{prior}{objective}))"
     )
 
@@ -364,7 +366,7 @@ def _gaussian(name: str, method: str) -> Family:
         def build() -> tuple[Mechanism, str, str]:
             if method == "label" and asked.overlap > 1:
                 raise DarrmError(f"it is for records that touch one teacher, and these touch {asked.overlap}")
-            mechanism = replace(calibrated(method), calibration=None)
+            mechanism = calibrated(method)
             words = f"Gaussian noise of {mechanism.sigma:.3g} votes on each count"
             if method == "label":
                 words += ": as much as the label asks for, which tells less than the counts."
