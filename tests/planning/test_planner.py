@@ -14,7 +14,7 @@ from scipy import stats
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, Plan, PrivacyGuarantee, PrivacyProfile, Strategy
-from darrm_torch.planning.planner import _smallest
+from darrm_torch.planning.ranking import _smallest
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
