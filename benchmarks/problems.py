@@ -11,17 +11,21 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from darrm_torch import IndependentVotes, PrivacyGuarantee, subsampling_noise
+from darrm_torch import IndependentVotes, PrivacyGuarantee, PrivacyProfile, subsampling_noise
 from darrm_torch.noise.priors import majority_lead, vote_law
 from darrm_torch.noise.regions import Region
 
 POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)  # the paper's simulations
 PURE = PrivacyGuarantee(epsilon=0.1)
-PROFILE = tuple(
-    PrivacyGuarantee(epsilon=epsilon, delta=delta)
-    for epsilon, delta in [(0.0, 0.0126), (0.02, 0.005), (0.05, 0.001), (0.0751, 1e-4)]
+PROFILE = PrivacyProfile.from_guarantee(
+    *(
+        PrivacyGuarantee(epsilon=epsilon, delta=delta)
+        for epsilon, delta in [(0.0, 0.0126), (0.02, 0.005), (0.05, 0.001), (0.0751, 1e-4)]
+    )
 )
-TWO = (PrivacyGuarantee(epsilon=0.03, delta=0.003), PrivacyGuarantee(epsilon=0.0852, delta=3.78e-5))
+TWO = PrivacyProfile.from_guarantee(
+    PrivacyGuarantee(epsilon=0.03, delta=0.003), PrivacyGuarantee(epsilon=0.0852, delta=3.78e-5)
+)
 
 
 def times(point: PrivacyGuarantee, allowance: float) -> PrivacyGuarantee:

@@ -73,18 +73,14 @@ from .privacy.totals import (
     as_if_redrawn as as_if_redrawn,
     total_privacy as total_privacy,
 )
+from .teachers.checkpoints import load_teacher as load_teacher
+from .teachers.independence import check_independent as check_independent
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,
-    check_independent as check_independent,
     read_privacy as read_privacy,
     read_teachers as read_teachers,
 )
-from .teachers.training import (
-    TrainingSettings as TrainingSettings,
-    assign_shards as assign_shards,
-    contiguous_shards as contiguous_shards,
-    load_teacher as load_teacher,
-    train_teachers as train_teachers,
-)
+from .teachers.shards import assign_shards as assign_shards, contiguous_shards as contiguous_shards
+from .teachers.training import TrainingSettings as TrainingSettings, train_teachers as train_teachers
 
 __version__: str

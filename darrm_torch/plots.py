@@ -23,12 +23,11 @@ from .mechanisms import DaRRM, Mechanism
 from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction
 from .noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
-from .noise.regions import check_overlap
+from .noise.regions import Teacher, check_overlap, teacher_profile
 from .noise.self_bounding import SelfBoundingCertificate
 from .planning.expectation import listed_votes, plurality_chances
 from .planning.ranking import Plan
 from .privacy.guarantees import PrivacyGuarantee, format_bound
-from .privacy.profiles import PrivacyProfile
 from .privacy.totals import total_privacy
 
 __all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
@@ -163,7 +162,7 @@ def _proof(noise: NoiseFunction | Mechanism) -> str:
 
 def plot_label_profile(
     noise: NoiseFunction | Mechanism,
-    teacher: PrivacyProfile | PrivacyGuarantee,
+    teacher: Teacher,
     *,
     overlap: int | None = None,
     axes: Any = None,
@@ -181,12 +180,12 @@ def plot_label_profile(
     Raises:
         InvalidArgument: teachers that promise nothing; a mechanism for any number of them.
     """
-    profile = PrivacyProfile.from_guarantee(teacher) if isinstance(teacher, PrivacyGuarantee) else teacher
-    if not profile.is_private:
-        raise InvalidArgument("teacher", "one that promises something", teacher, "There is no profile to draw.")
     if isinstance(noise, DaRRM):
         noise = noise.noise
     teachers = check_integer("noise.teachers", noise.teachers, low=1, cure="Make it for as many as there are.")
+    profile = teacher_profile(teacher, teachers)
+    if not profile.is_private:
+        raise InvalidArgument("teacher", "one that promises something", teacher, "There is no profile to draw.")
     if overlap is None:
         overlap = getattr(noise.certificate or noise, "overlap", None)
     overlap = check_overlap(overlap, teachers)

@@ -21,13 +21,9 @@ from tqdm.auto import tqdm
 import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
-from darrm_torch.teachers.training import (
-    TrainingSettings,
-    assign_shards,
-    contiguous_shards,
-    load_teacher,
-    train_teachers,
-)
+from darrm_torch.teachers.checkpoints import load_teacher
+from darrm_torch.teachers.shards import assign_shards, contiguous_shards
+from darrm_torch.teachers.training import TrainingSettings, train_teachers
 
 from .data import Task
 from .models import PaperCNN
@@ -215,9 +211,8 @@ def build_ensembles(
     target, data_overlap = optimal.noise.target, settings.teachers if settings.contiguous else settings.overlap
     allowance = target.epsilon / max(point.epsilon for point in certificate.teacher)
     subsampled = dt.subsampling_noise(teachers=settings.teachers, allowance=int(min(allowance, settings.teachers)))
-    checked = dt.certify(
-        subsampled.gamma, teachers=settings.teachers, teacher=certificate.teacher, target=target, overlap=overlap
-    )
+    teacher = dt.PrivacyProfile.from_guarantee(*certificate.teacher)
+    checked = dt.certify(subsampled.gamma, teachers=settings.teachers, teacher=teacher, target=target, overlap=overlap)
     return {
         "gnmax-rdp": plain_ensemble("gnmax-rdp", "rdp"),
         "gnmax-exact": plain_ensemble("gnmax-exact", "analytic"),

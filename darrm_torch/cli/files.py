@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
+from ..files import write_whole
 from .parser import one_line, option_name
 
 __all__ = [
@@ -95,27 +95,11 @@ def check_ending(name: str, path: str, *endings: str) -> None:
 @contextlib.contextmanager
 def whole(name: str, path: str) -> Iterator[Path]:
     """A file to write beside ``path``, which becomes it when all went well."""
-    goal = Path(path)
     try:
-        handle, beside = tempfile.mkstemp(dir=goal.parent, prefix=f".{goal.stem}-", suffix=goal.suffix)
-    except OSError as error:
-        raise InvalidArgument(name, "a file in a folder that can be written to", path, error.strerror or "") from None
-    os.close(handle)
-    try:
-        yield Path(beside)
-        os.chmod(beside, 0o666 & ~_umask())
-        os.replace(beside, goal)
+        with write_whole(Path(path)) as beside:
+            yield beside
     except OSError as error:
         raise InvalidArgument(name, "a file that can be written", path, error.strerror or "") from None
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read_text(name: str, path: str) -> str:

@@ -20,7 +20,7 @@ def load_model(path: Path, build: str | None) -> Any:
     """A network: TorchScript, or what ``build`` makes with the weights of a file."""
     import torch
 
-    from ..teachers.training import load_checkpoint
+    from ..teachers.checkpoints import load_weights
 
     if build is None:
         try:
@@ -35,7 +35,7 @@ def load_model(path: Path, build: str | None) -> Any:
             raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
     network = build_network("--build", build)
     try:
-        load_checkpoint(path, network, cure="Does --build make the network that was trained?")
+        load_weights(path, network, cure="Does --build make the network that was trained?")
     except InvalidArgument as error:
         name = "--models" if error.name == "file" else error.name
         raise InvalidArgument(name, error.expected, error.got, error.cure) from None

@@ -52,7 +52,7 @@ def _run(chosen: Any) -> int:
         with search_progress() as on_progress:
             noise = optimize_noise(
                 teachers=chosen.teachers,
-                teacher=teacher,  # type: ignore[arg-type]
+                teacher=teacher,
                 target=read_guarantee(chosen.target),
                 overlap=chosen.overlap,
                 prior=prior,
@@ -60,9 +60,7 @@ def _run(chosen: Any) -> int:
                 on_progress=on_progress,
             )
     else:
-        noise = self_bounding_noise(
-            teachers=chosen.teachers, allowance=chosen.allowance, overlap=chosen.overlap, prior=prior
-        )
+        noise = self_bounding_noise(teachers=chosen.teachers, allowance=chosen.allowance, overlap=chosen.overlap)
     if chosen.plot is not None:
         from ..plots import plot_noise
 

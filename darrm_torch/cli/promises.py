@@ -28,14 +28,16 @@ def add_teacher(parser: Any, words: str = "what each teacher promises") -> None:
 
 
 def add_accept(parser: Any) -> None:
-    """The option to go on with what would be refused."""
+    """The option ``--accept``."""
+    from ..teachers.findings import FINDINGS
+
     parser.add_argument(
         "--accept",
         nargs="+",
-        choices=["gdp", "sampling", "buffers", "seeds"],
+        choices=FINDINGS,
         default=[],
         metavar="FINDING",
-        help="go on with a finding that would be refused, and say so: gdp, sampling, buffers, seeds",
+        help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",
     )
 
 

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy
-from .ensemble import PrivateMajorityEnsemble, input_digests
+from .ensemble import PrivateMajorityEnsemble
+from .voting import input_digests
 
 __all__ = ["DistributedEnsemble"]
 

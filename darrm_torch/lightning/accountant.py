@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 
 from ..errors import InvalidArgument, UnprovenPrivacy
-from ..teachers.reading import draws_poisson
+from ..teachers.loaders import draws_poisson
 
 __all__ = ["AccountantCheckpoint"]
 

@@ -6,7 +6,7 @@ import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import stats
@@ -20,14 +20,11 @@ from ..noise.table_program import self_bounding_table, vote_private_table
 from ..noise.tables import VoteTable
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, Mechanism, check_request
-from .gaussian import composition, pure_composition
+from .gaussian import pure_composition
 from .sampling import RandomBits, fair_argmax
 
 __all__ = ["SelfBoundingPlurality", "VotePrivatePlurality"]
 
-# For which the linear programs take two or three seconds.
-_HISTOGRAMS = 350
-_HISTOGRAMS_OF_COINS = 910
 _MOST_CLASSES = 10_000
 
 
@@ -40,6 +37,7 @@ class _Plurality(Mechanism):
     overlap: int | None = None
     prior: PluralityPrior = VAGUE_VOTES
     sample: int | None = None
+    _most_histograms: ClassVar[int] = 350  # the most for which a linear program takes two or three seconds
     _table: VoteTable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,17 +63,12 @@ class _Plurality(Mechanism):
     def _solve(self, space: Standings) -> VoteTable: ...
 
     @property
-    def _most_histograms(self) -> int:
-        """Up to which ``sample`` is all the votes, unless given."""
-        return _HISTOGRAMS
-
-    @property
     def table(self) -> VoteTable:
         """Where the ``sample`` votes are looked up."""
         return self._table
 
     @property
-    def _touched(self) -> int:
+    def _affected(self) -> int:
         """The overlap, as a number."""
         return check_overlap(self.overlap, self.teachers)
 
@@ -92,45 +85,24 @@ class _Plurality(Mechanism):
         record that touches r of K votes touches at most r of those that are drawn.
         """
         proven = self._table.certificate
-        return None if proven is None else replace(proven, teachers=self.teachers, overlap=self._touched)
-
-    @property
-    def _slack(self) -> PrivacyGuarantee | None:
-        """Of the table, when one vote changes, if it was made with a delta."""
-        return None
+        return None if proven is None else replace(proven, teachers=self.teachers, overlap=self._affected)
 
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
     ) -> PrivacyGuarantee | None:
-        """What the coins alone promise, whatever the teachers; ``None``: an outcome is possible for some votes only.
+        """What the mechanism's own randomness promises; ``None`` if some label is possible for some votes only.
 
-        Of a table that is (eta, d)-DP when one vote changes, s of K votes are (log(1 + s/K (e^eta - 1)), s/K d)-DP
-        (Balle, Barthe, Gaboardi 2018, Theorem 9), and r changed votes one after the other (r eta, d (e^(r eta) - 1) /
-        (e^eta - 1))-DP.
+        If one changed vote makes a label of the table eta-DP, it makes a label that looks at s of K votes log(1 + s/K
+        (e^eta - 1))-DP (Balle, Barthe, Gaboardi 2018, Theorem 9), and r changed votes cost r times that.
         """
         labels, delta, overlap = check_request(labels, delta, overlap)
-        touched = min(overlap or self._touched, self.teachers)
-        pure = self._of_votes(self._table.vote_epsilon, 0.0, touched)
-        found = []
-        if math.isfinite(pure.epsilon):
-            asked = delta or 0.0
-            found.append(pure_composition(pure.epsilon, pure.epsilon**2 / 2, labels=labels, delta=asked))
-        if self._slack is not None and delta != 0:
-            label = self._of_votes(self._slack.epsilon, self._slack.delta, touched)
-            wanted = min(1.0, labels * label.delta * (1 + 2.0**-50)) if delta is None else delta
-            found.append(label if labels == 1 and delta is None else composition(label, labels, delta=wanted))
-        return min(found, key=lambda one: one.epsilon, default=None)
-
-    def _of_votes(self, epsilon: float, delta: float, touched: int) -> PrivacyGuarantee:
-        """Of the label when ``touched`` of all K votes change, given what one of those that the table sees may do."""
+        epsilon = self._table.vote_epsilon
+        if math.isinf(epsilon):
+            return None
         if self._votes < self.teachers:
-            share = self._votes / self.teachers
-            epsilon = math.log1p(share * math.expm1(epsilon)) * (1 + 2.0**-46)
-            delta *= share * (1 + 2.0**-50)
-        if touched > 1 and delta > 0:
-            share = _share_of_one(epsilon, touched)
-            delta = delta / share * (1 + 2.0**-46) if share else 1.0
-        return PrivacyGuarantee(epsilon=touched * epsilon * (1 + 2.0**-50), delta=min(1.0, delta))
+            epsilon = math.log1p(self._votes / self.teachers * math.expm1(epsilon)) * (1 + 2.0**-46)
+        epsilon *= min(overlap or self._affected, self.teachers) * (1 + 2.0**-50)
+        return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta or 0.0)
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The smallest m for which the table is m-self-bounding, exact and rounded up; at most the overlap."""
@@ -143,7 +115,7 @@ class _Plurality(Mechanism):
         return self._table.accuracy(prior)
 
     def _parameters(self) -> dict[str, Any]:
-        return {"overlap": self._touched, "sample": self._votes, "table": self._table.digest}
+        return {"overlap": self._affected, "sample": self._votes, "table": self._table.digest}
 
     def _notes(self) -> list[str]:
         return [f"draws {self._votes} of the votes for each label"] if self._votes < self.teachers else []
@@ -199,7 +171,7 @@ class SelfBoundingPlurality(_Plurality):
     def _solve(self, space: Standings) -> VoteTable:
         allowance = check_number("allowance", self.allowance, low=1e-6, high=math.inf, high_open=True)
         object.__setattr__(self, "allowance", allowance)
-        return _self_bounding(space, allowance, min(self._touched, space.votes), self.prior)
+        return _self_bounding(space, allowance=allowance, overlap=min(self._affected, space.votes), prior=self.prior)
 
     def _parameters(self) -> dict[str, Any]:
         return {"allowance": self.allowance, **super()._parameters()}
@@ -207,26 +179,29 @@ class SelfBoundingPlurality(_Plurality):
 
 @dataclass(frozen=True, kw_only=True)
 class VotePrivatePlurality(_Plurality):
-    """The best plurality that protects votes by its own coins, whatever the teachers promise; delta may be 0.
+    """The best plurality that protects single votes by its own randomness, whatever the teachers promise.
 
-    The optimal counterpart of :class:`GNMax` and :class:`PermuteAndFlip` for few labels and few teachers: a linear
-    program over all histograms, in which one changed vote changes no chance by more than e^(epsilon / r), except for a
-    share of ``delta``. What a delta gains is little: if a label is right with chance a, at most (C a - 1) delta /
-    (e^epsilon - 1) of it (r = 1), for as much is lost by mixing with uniform labels until no delta is needed. With more
-    than about 10 / epsilon teachers :class:`PermuteAndFlip` is as good or, as it looks at all votes, better.
+    The optimal counterpart of :class:`PermuteAndFlip` for few teachers: the solution of a linear program over all
+    histograms, in which one changed vote changes no probability by more than a factor of e^(epsilon / r). With more
+    than about 10 / epsilon teachers :class:`PermuteAndFlip` is as good, or better because it looks at all votes.
+
+    Formal guarantee, whatever the teachers promise: a label is epsilon-DP, with delta = 0, if one record changes the
+    votes of at most ``overlap`` teachers. A delta would gain next to nothing: if a label is right with probability a,
+    at most (C a - 1) delta / (e^epsilon - 1) of it (r = 1), because mixing with uniform labels until no delta is needed
+    costs no more than that.
 
     Args:
         teachers: K.
         classes: C >= 2.
         epsilon: of one label; epsilon / r in [1e-6, 500].
-        overlap: r, how many teachers one record can touch: 1 for disjoint shards; None for all.
-        prior: where labels should be good, from public knowledge; without effect on privacy.
-        delta: of one label, in [0, 1).
-        sample: as in :class:`SelfBoundingPlurality` (all 101 for three classes, 22 for ten, unless there is a delta);
-            the same privacy needs less noise for each vote that is drawn.
+        overlap: r, the largest number of teachers that have a record in their training data: 1 for disjoint shards;
+            None for all.
+        prior: where labels should be good, from public knowledge; does not affect privacy.
+        sample: as in :class:`SelfBoundingPlurality` (all 101 for three classes, 22 for ten); with fewer votes drawn,
+            the same privacy needs less noise on each.
 
     Raises:
-        InvalidArgument: bad input.
+        InvalidArgument: an argument out of range.
 
     >>> mechanism = VotePrivatePlurality(teachers=11, classes=10, epsilon=0.5)
     >>> str(mechanism.guarantee())
@@ -235,61 +210,24 @@ class VotePrivatePlurality(_Plurality):
 
     epsilon: float
     overlap: int | None = 1
-    delta: float = 0.0
-    _one_vote: PrivacyGuarantee = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", check_number("delta", self.delta, low=0.0, high=1.0, high_open=True))
-        super().__post_init__()
+    _most_histograms: ClassVar[int] = 910
 
     def _solve(self, space: Standings) -> VoteTable:
-        touched = self._touched
-        epsilon = check_number("epsilon", self.epsilon, low=touched * 1e-6, high=touched * 500.0)
+        affected = self._affected
+        epsilon = check_number("epsilon", self.epsilon, low=affected * 1e-6, high=affected * 500.0)
         object.__setattr__(self, "epsilon", epsilon)
-        each = epsilon / touched * (1 - 2.0**-40)
-        delta = self.delta * _share_of_one(each, touched)
+        one_vote = epsilon / affected * (1 - 2.0**-40)
         if space.votes < self.teachers:
-            each = math.log1p(self.teachers / space.votes * math.expm1(each)) * (1 - 2.0**-40)
-            delta = min(delta * self.teachers / space.votes, 1 - 2.0**-53)
-        one = PrivacyGuarantee(epsilon=min(each, 500.0), delta=delta * (1 - 2.0**-40))
-        object.__setattr__(self, "_one_vote", one)
-        return _vote_private(space, one, self.prior)
-
-    @property
-    def _most_histograms(self) -> int:
-        return _HISTOGRAMS if self.delta else _HISTOGRAMS_OF_COINS
-
-    @property
-    def _slack(self) -> PrivacyGuarantee | None:
-        return self._one_vote if self.delta else None
+            one_vote = math.log1p(self.teachers / space.votes * math.expm1(one_vote)) * (1 - 2.0**-40)
+        return _vote_private(space, epsilon=min(one_vote, 500.0), prior=self.prior)
 
     def _parameters(self) -> dict[str, Any]:
-        return {"epsilon": self.epsilon, "delta": self.delta, **super()._parameters()}
+        return {"epsilon": self.epsilon, **super()._parameters()}
 
 
-# Solved once for all mechanisms that are alike.
-
-
-@functools.lru_cache(maxsize=32)
-def _self_bounding(space: Standings, allowance: float, overlap: int, prior: PluralityPrior) -> VoteTable:
-    return self_bounding_table(space, allowance=allowance, overlap=overlap, prior=prior)
-
-
-@functools.lru_cache(maxsize=32)
-def _vote_private(space: Standings, one: PrivacyGuarantee, prior: PluralityPrior) -> VoteTable:
-    return vote_private_table(space, epsilon=one.epsilon, delta=one.delta, prior=prior)
-
-
-def _share_of_one(epsilon: float, touched: int) -> float:
-    """(e^epsilon - 1) / (e^(r epsilon) - 1): the part of delta that each of r changed votes may take.
-
-    Zero where it is less than 1e-304.
-    """
-    if (touched - 1) * epsilon > 700:
-        return 0.0
-    if touched == 1:
-        return 1.0
-    return math.exp((1 - touched) * epsilon) * math.expm1(-epsilon) / math.expm1(-touched * epsilon)
+# Each linear program is solved once for all mechanisms that need it.
+_self_bounding = functools.lru_cache(maxsize=32)(self_bounding_table)
+_vote_private = functools.lru_cache(maxsize=32)(vote_private_table)
 
 
 def _sampled(counts: IntArray, sample: int, bits: RandomBits) -> IntArray:

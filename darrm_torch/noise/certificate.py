@@ -17,11 +17,11 @@ from ..errors import PrivacyViolation, check_number
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from .grid import gamma_digest, is_monotone, label_law, on_grid
 from .priors import vote_law
-from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_guarantees
+from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_region
 from .self_bounding import smallest_allowance
 from .worst_case import worst_losses
 
-__all__ = ["Certificate", "LabelProfile", "WorstCase", "certify", "certify_scaled", "label_profile"]
+__all__ = ["Certificate", "LabelProfile", "WorstCase", "certify", "certify_region", "certify_scaled", "label_profile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +126,9 @@ def certify(
         gamma: ``(K + 1,)``, how often the majority is told at each count of votes; read as rounded down to multiples of
             2^-53, which is what :class:`NoiseFunction` keeps and what is drawn.
         teachers: K.
-        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile. A sequence
-            is never one for each teacher; what unlike teachers all keep is ``PrivacyProfile.weakest([...])``.
+        teacher: what each teacher promises as a trained model: a guarantee, a profile, or a sequence with one of these
+            for each of the K teachers, which stands for the weakest. Several guarantees that each teacher keeps at the
+            same time are one profile, ``PrivacyProfile.from_guarantee(g1, g2, ...)``.
         target: what one label must keep.
         overlap: r, how many teachers one record can touch; None for all.
         rigorous: walk the corners in ball arithmetic (needs python-flint; a second for K = 1,001 where gamma is
@@ -145,14 +146,24 @@ def certify(
     ...
     darrm_torch.errors.PrivacyViolation: ...
     """
-    values = on_grid(gamma, teachers)
-    certificate = _examine(
-        values,
-        region=Region(guarantees=teacher_guarantees(teacher)),
+    return certify_region(
+        on_grid(gamma, teachers),
+        region=teacher_region(teacher, teachers),
         overlap=check_overlap(overlap, teachers),
         target=check_target(target),
         rigorous=rigorous,
     )
+
+
+def certify_region(
+    gamma: FloatArray, *, region: Region, overlap: int, target: PrivacyGuarantee, rigorous: bool = False
+) -> Certificate:
+    """:func:`certify` for checked arguments: ``gamma`` on the grid, and the region of the teachers' promise.
+
+    Raises:
+        PrivacyViolation: as :func:`certify`.
+    """
+    certificate = _examine(gamma, region=region, overlap=overlap, target=target, rigorous=rigorous)
     if isinstance(certificate, Certificate):
         return certificate
     loss, worst = certificate
@@ -248,7 +259,7 @@ def label_profile(gamma: npt.ArrayLike, *, teachers: int, teacher: Teacher, over
     """
     return LabelProfile(
         gamma=on_grid(gamma, teachers),
-        region=Region(guarantees=teacher_guarantees(teacher)),
+        region=teacher_region(teacher, teachers),
         overlap=check_overlap(overlap, teachers),
     )
 

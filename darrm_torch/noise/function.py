@@ -18,10 +18,10 @@ import numpy.typing as npt
 from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
-from .certificate import Certificate, certify
+from .certificate import Certificate, certify_region
 from .grid import GRID, gamma_digest, label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
-from .regions import check_overlap, check_target
+from .regions import Region, Teacher, check_overlap, check_target, teacher_profile
 from .self_bounding import SelfBoundingCertificate, certify_self_bounding
 
 __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]
@@ -164,13 +164,13 @@ def _to_plain(certificate: Certificate | SelfBoundingCertificate | None) -> dict
 
 
 def _recertify_label(gamma: FloatArray, claim: dict[str, Any]) -> Certificate:
+    first, *more = (PrivacyGuarantee(epsilon=epsilon, delta=delta) for epsilon, delta in claim["teacher"])
     epsilon, delta = claim["target"]
-    certificate = certify(
+    certificate = certify_region(
         gamma,
-        teachers=len(gamma) - 1,
-        teacher=tuple(PrivacyGuarantee(epsilon=e, delta=d) for e, d in claim["teacher"]),
-        target=PrivacyGuarantee(epsilon=epsilon, delta=delta),
-        overlap=claim["overlap"],
+        region=Region(guarantees=(first, *more)),
+        overlap=check_overlap(claim["overlap"], len(gamma) - 1),
+        target=check_target(PrivacyGuarantee(epsilon=epsilon, delta=delta)),
         rigorous=claim["rigorous"],
     )
     return replace(certificate, optimality_gap=claim["optimality_gap"])
@@ -243,7 +243,7 @@ def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
 def constant_noise(
     *,
     teachers: int,
-    teacher: PrivacyGuarantee,
+    teacher: Teacher,
     target: PrivacyGuarantee,
     composed: PrivacyGuarantee | None = None,
 ) -> NoiseFunction:
@@ -253,22 +253,30 @@ def constant_noise(
 
     Args:
         teachers: K.
-        teacher: what each teacher promises.
+        teacher: what each teacher promises: a guarantee, or a sequence with one for each of the K teachers, which
+            stands for the weakest. The formula is for one point (eps, Delta).
         target: what one label should keep.
-        composed: what the majority itself keeps, (tau eps, lambda); None composes K teachers simply, (K eps, K Delta).
+        composed: the guarantee of the noise-free majority, (tau eps, lambda); None composes K teachers simply,
+            (K eps, K Delta).
+
+    Raises:
+        InvalidArgument: bad input, or a profile of more than one point.
 
     >>> teacher, target = PrivacyGuarantee(epsilon=0.1), PrivacyGuarantee(epsilon=0.3)
     >>> noise = constant_noise(teachers=11, teacher=teacher, target=target)
     >>> round(float(noise.gamma[0]), 4)
     0.2975
+    >>> from darrm_torch import certify
     >>> proof = certify(noise.gamma, teachers=11, teacher=teacher, target=target)
     >>> print(replace(noise, certificate=proof).certificate)  # replace: of dataclasses
     Proven: one label of 11 teachers that are (0.1, 0)-DP is (0.3, 0)-DP, if a record touches at most 11 of them. ...
     """
     count = check_integer("teachers", teachers, low=1)
-    check_guarantee("teacher", teacher)
+    points = teacher_profile(teacher, count).guarantees()
+    if len(points) > 1:
+        raise InvalidArgument("teacher", "a promise of one point", points, "Pass one of its guarantees: any is sound.")
     if composed is None:
-        composed = PrivacyGuarantee(epsilon=count * teacher.epsilon, delta=min(1.0, count * teacher.delta))
+        composed = PrivacyGuarantee(epsilon=count * points[0].epsilon, delta=min(1.0, count * points[0].delta))
     check_guarantee("composed", composed, expected="a PrivacyGuarantee or None")
     label, lost = check_target(target), composed.delta
     # The largest q - e^E q' over the region of the majority, divided by e^E throughout: at its tilted corner, or at
@@ -287,7 +295,6 @@ def self_bounding_noise(
     teachers: int,
     allowance: float,
     overlap: int | None = None,
-    prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
 ) -> NoiseFunction:
     """The best noise function whose labels add up: Q of them are (Q m eps, Q m Delta)-DP, m = ``allowance``.
 
@@ -298,7 +305,6 @@ def self_bounding_noise(
         teachers: K >= 1, odd or even.
         allowance: m > 0, real. At 1 this is subsampling one teacher; from (K + 1) / 2 on the majority needs no noise.
         overlap: r, how many teachers one record can touch; None for all.
-        prior: without effect: one noise function is the best at every count of votes, so under every prior.
 
     Raises:
         InvalidArgument: bad input.
@@ -309,7 +315,6 @@ def self_bounding_noise(
     count = check_integer("teachers", teachers, low=1)
     m = check_number("allowance", allowance, low=0.0, low_open=True, high=math.inf, high_open=True)
     touched = check_overlap(overlap, count)
-    check_prior(prior)
     gamma = _least_noise(count, Fraction(m), touched, lambda _: Fraction(0))
     certificate = certify_self_bounding(gamma, overlap=touched, allowance=m)
     assert certificate is not None

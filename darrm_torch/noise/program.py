@@ -22,7 +22,7 @@ from .certificate import certify_scaled
 from .function import NoiseFunction
 from .grid import label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
-from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_guarantees
+from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_region
 from .worst_case import Losses, worst_losses
 
 __all__ = ["optimize_noise"]
@@ -50,8 +50,9 @@ def optimize_noise(
 
     Args:
         teachers: K >= 1, odd or even.
-        teacher: what each teacher promises: one guarantee, several that hold at once, or a privacy profile. A sequence
-            is never one for each teacher; what unlike teachers all keep is ``PrivacyProfile.weakest([...])``.
+        teacher: what each teacher promises as a trained model: a guarantee, a profile, or a sequence with one of these
+            for each of the K teachers, which stands for the weakest. Several guarantees that each teacher keeps at the
+            same time are one profile, ``PrivacyProfile.from_guarantee(g1, g2, ...)``.
         target: what one label must keep.
         overlap: r, how many teachers one record can touch; None for all.
         prior: where the noise function should be good.
@@ -76,7 +77,7 @@ def optimize_noise(
         raise InvalidArgument("shape", '"monotone" or "free"', shape)
     problem = _Problem(
         count,
-        Region(guarantees=teacher_guarantees(teacher)),
+        teacher_region(teacher, count),
         check_overlap(overlap, count),
         check_target(target),
         monotone=shape == "monotone",

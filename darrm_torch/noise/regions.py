@@ -1,12 +1,12 @@
-"""What a teacher promises: the region of its two probabilities of voting 1, on neighbouring datasets.
+"""What a teacher promises, as a region: its probabilities of voting 1 on two neighbouring datasets.
 
-A teacher with the guarantees (eps_j, Delta_j), all at once, votes 1 with probability p on one dataset and p' on a
-neighbour, and (p, p') lies in the polygon
+A teacher that is (eps_j, Delta_j)-DP for several j at once votes 1 with probability p on one dataset and p' on a
+neighbour. The pair (p, p') lies in the polygon
 
     p <= e^eps_j p' + Delta_j,    1 - p' <= e^eps_j (1 - p) + Delta_j,    and both with p and p' exchanged.
 
 The polygon is computed in exact rational arithmetic from an upper bound of each e^eps_j, so it contains the true one:
-what is private for it is private for the teacher. Redundant guarantees drop out by themselves.
+what is private for the computed polygon is private for the teacher. Redundant guarantees do not change it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import InvalidArgument, check_integer
-from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, drop_implied, implied_by
+from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from ..privacy.profiles import PrivacyProfile
 
 __all__ = [
@@ -29,29 +29,19 @@ __all__ = [
     "check_target",
     "growth_at_least",
     "growth_at_most",
-    "teacher_guarantees",
+    "teacher_profile",
+    "teacher_region",
 ]
 
-# Beyond this a teacher's epsilon is read as infinity (weaker: sound), and a label's epsilon as this one (stronger:
-# sound). Every number in the oracle then stays far from overflow, and underflow stays below 1e-100.
+# A larger epsilon of a teacher is read as infinity (weaker: sound), and a larger epsilon of a label as this one
+# (stronger: sound). Every number in the oracle then stays far from overflow, and underflow stays below 1e-100.
 _LARGEST_EPSILON = 500.0
 
-
-_UNLIKE = (
-    "If the teachers are unlike, give what they all keep: teacher=PrivacyProfile.weakest([...]), with the guarantee or "
-    "profile of each teacher"
-)
-
-
-class _Profile(Protocol):
-    def guarantees(self) -> tuple[PrivacyGuarantee, ...]: ...
-
-
-Teacher: TypeAlias = "PrivacyGuarantee | Iterable[PrivacyGuarantee] | _Profile"
+Teacher: TypeAlias = "PrivacyGuarantee | PrivacyProfile | Iterable[PrivacyGuarantee | PrivacyProfile]"
 
 
 class Corner(NamedTuple):
-    """A vertex of the region: the chance of voting 1 on one dataset, and on its neighbour."""
+    """A vertex of the region: the probability of voting 1 on one dataset, and on its neighbour."""
 
     here: Fraction
     there: Fraction
@@ -61,7 +51,7 @@ def growth_at_least(epsilon: float) -> float:
     """A float ``<= e^epsilon``, at most two units in the last place below it."""
     if epsilon == 0:
         return 1.0
-    # exp of the C library is off by less than one unit in the last place.
+    # The C library computes exp to within one unit in the last place.
     return max(1.0, math.nextafter(math.exp(min(epsilon, _LARGEST_EPSILON)), 0.0))
 
 
@@ -72,43 +62,38 @@ def growth_at_most(epsilon: float) -> float:
     return math.inf if epsilon > _LARGEST_EPSILON else math.nextafter(math.exp(epsilon), math.inf)
 
 
-def teacher_guarantees(teacher: Any) -> tuple[PrivacyGuarantee, ...]:
-    """The guarantees that each teacher keeps, all at once: from one of them, several, or a privacy profile.
+def teacher_profile(teacher: Any, teachers: int) -> PrivacyProfile:
+    """The promise that all teachers keep, from the argument ``teacher`` of the public functions.
 
-    Several of which one follows from another are refused: they are meant as one for each of unlike teachers.
+    One guarantee or profile is the promise of each teacher. An iterable holds one promise for each of the ``teachers``
+    teachers, in any order, and stands for the weakest of them (:meth:`PrivacyProfile.weakest`).
 
     Raises:
-        InvalidArgument: anything else, or no guarantee at all.
+        InvalidArgument: anything else, in particular an iterable of another length.
 
-    >>> teacher_guarantees([PrivacyGuarantee(epsilon=0.1), PrivacyGuarantee(epsilon=3.0)])
+    >>> unlike = [PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3)]
+    >>> teacher_profile(unlike, 2).guarantees()
+    (PrivacyGuarantee(epsilon=0.3, delta=1e-05),)
+    >>> teacher_profile(unlike, 3)
     Traceback (most recent call last):
     ...
-    darrm_torch.errors.InvalidArgument: teacher must be guarantees that each teacher keeps at once, ...
+    darrm_torch.errors.InvalidArgument: teacher must be ..., or one of these for each of 3 teachers, got ...
     """
-    if isinstance(teacher, PrivacyGuarantee):
-        return (teacher,)
-    of_profile = getattr(teacher, "guarantees", None)
-    points = of_profile() if callable(of_profile) else teacher
-    several = tuple(points) if isinstance(points, Iterable) else ()
-    if not several or not all(isinstance(point, PrivacyGuarantee) for point in several):
-        profiles = any(isinstance(point, PrivacyProfile) for point in several)
-        check_guarantee(
-            "teacher",
-            teacher,
-            expected="a PrivacyGuarantee, a non-empty tuple of them (that hold at once), or a PrivacyProfile",
-            cure=_UNLIKE if profiles else "A teacher without privacy of its own is PrivacyGuarantee(epsilon=math.inf).",
-        )
-    kept = drop_implied(several)
-    for idle in several:
-        if idle not in kept:
-            strong = next(one for one in kept if implied_by(idle, one))
-            raise InvalidArgument(
-                "teacher",
-                "guarantees that each teacher keeps at once, none of which follows from another",
-                f"{idle}, which follows from {strong}",
-                _UNLIKE,
-            )
-    return kept
+    if isinstance(teacher, PrivacyProfile):
+        return teacher
+    promises = tuple(teacher) if isinstance(teacher, Iterable) else ()
+    if len(promises) == teachers and all(isinstance(one, PrivacyGuarantee | PrivacyProfile) for one in promises):
+        return PrivacyProfile.weakest(promises)
+    expected = f"a PrivacyGuarantee, a PrivacyProfile, or one of these for each of {teachers} teachers"
+    cure = "A teacher without privacy of its own is PrivacyGuarantee(epsilon=math.inf)."
+    if promises:
+        cure = "Guarantees that each teacher keeps at the same time are PrivacyProfile.from_guarantee(g1, g2, ...)"
+    return PrivacyProfile.from_guarantee(check_guarantee("teacher", promises or teacher, expected=expected, cure=cure))
+
+
+def teacher_region(teacher: Any, teachers: int) -> Region:
+    """The region of the promise that all teachers keep; see :func:`teacher_profile`."""
+    return Region(guarantees=teacher_profile(teacher, teachers).guarantees())
 
 
 def check_overlap(overlap: int | None, teachers: int) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +13,13 @@ from typing import Any
 import platformdirs
 
 from ..errors import DarrmError, InvalidArgument, check_integer
+from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import Certificate
 from .function import NoiseFunction
 from .priors import IndependentVotes, Prior, check_prior
 from .program import optimize_noise
-from .regions import Teacher, check_overlap, check_target, teacher_guarantees
+from .regions import Teacher, check_overlap, check_target, teacher_profile
 
 __all__ = ["fetch_noise"]
 
@@ -52,9 +51,10 @@ def fetch_noise(
         InvalidArgument: bad input, or a ``cache_dir`` that is no folder.
     """
     count = check_integer("teachers", teachers, low=1)
+    profile = teacher_profile(teacher, count)
     arguments: dict[str, Any] = {
         "teachers": count,
-        "teacher": teacher_guarantees(teacher),
+        "teacher": profile.guarantees(),
         "target": check_target(target),
         "overlap": check_overlap(overlap, count),
         "prior": check_prior(prior),
@@ -69,7 +69,7 @@ def fetch_noise(
             return _read(path, question, arguments)
         except (OSError, DarrmError, ValueError, RecursionError) as reason:
             warnings.warn(f"{path} is not used and solved again: {reason}", stacklevel=2)
-    noise = optimize_noise(**arguments, on_progress=on_progress)
+    noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
     _write(path, question, noise)
     return noise
 
@@ -99,14 +99,7 @@ def _write(path: Path, question: str, noise: NoiseFunction) -> None:
     content = json.dumps({"question": question, "noise": text, "digest": _digest(question, text)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=".noise-", suffix=".tmp")
+        with write_whole(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
     except OSError as reason:
         raise InvalidArgument("cache_dir", "a folder that can be written to", str(path.parent), str(reason)) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-        raise

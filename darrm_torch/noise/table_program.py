@@ -67,18 +67,15 @@ def self_bounding_table(
     return replace(table, certificate=certificate)
 
 
-def vote_private_table(
-    space: Standings, *, epsilon: float, delta: float = 0.0, prior: PluralityPrior = VAGUE_VOTES
-) -> VoteTable:
-    """The table that tells the true class most often among those where one changed vote is (epsilon, delta)-DP.
+def vote_private_table(space: Standings, *, epsilon: float, prior: PluralityPrior = VAGUE_VOTES) -> VoteTable:
+    """The table that reports the true class most often among those where one changed vote is (epsilon, 0)-DP.
 
-    For teachers without privacy of their own. Proven in exact rational arithmetic: for no set of labels does the chance
-    exceed e^epsilon times what one changed vote can make of it by more than delta.
+    For teachers without privacy of their own. Proven in exact rational arithmetic: one changed vote changes no
+    probability by more than a factor of e^epsilon.
 
     Args:
         space: the standings.
         epsilon: in [1e-6, 500].
-        delta: in [0, 1).
         prior: where the table should be good.
 
     Raises:
@@ -90,11 +87,9 @@ def vote_private_table(
     [0.6667, 0.1667]
     """
     growth = growth_at_least(check_number("epsilon", epsilon, low=1e-6, high=500.0))
-    slack = check_number("delta", delta, low=0.0, high=1.0, high_open=True)
-    rows = _slack_rows(space, growth, slack) if slack else _vote_private_rows(space, growth)
-    chances, _ = _best(space, standing_weights(space, prior), rows)
-    # With uniform chances of weight w each, a sum of excesses that is positive falls by w (growth - 1) or more.
-    return _mended(space, chances, lambda table: table.lacking_growth(growth, slack) / (growth - 1))
+    chances, _ = _best(space, standing_weights(space, prior), _vote_private_rows(space, growth))
+    # With uniform probabilities of weight w each, a positive excess falls by w (growth - 1) or more.
+    return _mended(space, chances, lambda table: table.lacking_growth(growth) / (growth - 1))
 
 
 def _best(space: Standings, weights: FloatArray, rows: Any) -> tuple[FloatArray, float]:
@@ -149,27 +144,6 @@ def _vote_private_rows(space: Standings, growth: float) -> Any:
     pairs = np.array([(i, to) for i, groups in enumerate(space.moves) for _, targets in groups for to in targets])
     each = np.arange(len(pairs))
     return _matrix([(each, pairs[:, 0], 1 / growth), (each, pairs[:, 1], -1.0)], len(pairs), len(space.own))
-
-
-def _slack_rows(space: Standings, growth: float, slack: float) -> Any:
-    """Variables: chances q; for each pair of standings that are one vote apart the excess f of the first.
-
-    f >= q / growth - q(after),  f >= 0    and    sum f <= slack / growth (sum q), over the classes of a histogram.
-    """
-    before, after = space.neighbours
-    count = len(space.own)
-    pairs, number = np.unique(before * count + after, return_inverse=True)
-    number = number.reshape(before.shape)
-    each = np.arange(len(pairs))
-    moves = len(pairs) + np.repeat(np.arange(len(before))[:, None], space.classes, axis=1)
-    entries = [
-        (each, pairs // count, 1 / growth),
-        (each, pairs % count, -1.0),
-        (each, count + each, -1.0),
-        (moves.ravel(), count + number.ravel(), 1.0),
-        (moves.ravel(), before.ravel(), -slack / growth),
-    ]
-    return _matrix(entries, len(pairs) + len(before), count + len(pairs))
 
 
 def _matrix(entries: list[tuple[IntArray, IntArray, Any]], rows: int, columns: int) -> Any:

@@ -122,20 +122,10 @@ class VoteTable:
         # The logarithm of the C library is off by less than one unit in the last place.
         return math.nextafter(math.log(round_up(Fraction(most, over))), math.inf) if most > over else 0.0
 
-    def lacking_growth(self, growth: float, slack: float = 0.0) -> float:
-        """By how much chances exceed ``growth`` times what one changed vote makes of them, and ``slack``; > 0: they do.
-
-        For any set of labels: the excesses of all classes that have one are added up.
-        """
-        exact, (chances, unit) = Fraction(growth), self._exact
-        times, over = exact.numerator, exact.denominator
-        if slack == 0:
-            return float(max(chance - exact * least for chance, least in self._changes()) / unit)
-        most = 0
-        for before, after in zip(*(side.tolist() for side in self.space.neighbours), strict=True):
-            excesses = (chances[i] * over - chances[j] * times for i, j in zip(before, after, strict=True))
-            most = max(most, sum(excess for excess in excesses if excess > 0))
-        return float(Fraction(most, over * unit) - Fraction(slack))
+    def lacking_growth(self, growth: float) -> float:
+        """Largest excess of a probability over ``growth`` times its value after one changed vote; positive if any."""
+        exact, (_, unit) = Fraction(growth), self._exact
+        return float(max(chance - exact * least for chance, least in self._changes()) / unit)
 
     def _changes(self) -> Iterator[tuple[int, int]]:
         """For each standing the chance, and the least that one changed vote can make of it, in the same exact unit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,8 +12,8 @@ from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms.gaussian import pure_composition
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, PluralityVotes, check_plurality_prior
 from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
-from ..noise.regions import check_overlap, check_target
-from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..noise.regions import check_overlap, check_target, teacher_profile
+from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
 
@@ -64,7 +64,7 @@ class Request:
         checked = {
             "teachers": count,
             "classes": classes,
-            "teacher": _profile_of_all(self.teacher, count),
+            "teacher": PrivacyProfile.non_private() if self.teacher is None else teacher_profile(self.teacher, count),
             "overlap": check_overlap(self.overlap, count),
             "labels": check_integer("labels", self.labels, low=1),
             "allowance": None
@@ -217,19 +217,3 @@ def missing_target() -> InvalidArgument:
     return InvalidArgument(
         "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."
     )
-
-
-def _profile_of_all(teacher: Any, teachers: int) -> PrivacyProfile:
-    """What each of the teachers keeps: the weakest of what they promise."""
-    if teacher is None:
-        return PrivacyProfile.non_private()
-    promises = (teacher,) * teachers if isinstance(teacher, PrivacyProfile | PrivacyGuarantee) else teacher
-    promises = tuple(promises) if isinstance(promises, Iterable) else ()
-    if len(promises) != teachers or not all(isinstance(one, PrivacyProfile | PrivacyGuarantee) for one in promises):
-        check_guarantee(
-            "teacher",
-            teacher,
-            expected=f"a profile, a guarantee, or one of these for each of {teachers} teachers",
-            cure="Several guarantees that each teacher keeps at once are PrivacyProfile.from_guarantee(...)",
-        )
-    return PrivacyProfile.weakest(promises)

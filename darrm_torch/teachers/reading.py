@@ -1,14 +1,12 @@
-"""Reading what Opacus teachers promise, with their provenance checked. The only module that knows Opacus.
+"""What an Opacus accountant says about a teacher, checked against its optimizer, its loader and its weights.
 
-An accountant only repeats what an optimizer's step hook told it: a noise multiplier and a sample rate. It sees neither
-the data nor the sampling, the clipping or the noise that was really used. So what can be checked is checked here, what
-cannot is written into the reading, and anything that is known to break the guarantee is refused with its cure.
+An accountant only repeats what the optimizer's step hook reported: a noise multiplier and a sample rate. It sees
+neither the data nor the sampling, the clipping or the noise that was used. This module checks what can be checked,
+records the rest in the reading, and refuses whatever is known to break the guarantee.
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import math
 import operator
 import os
@@ -17,44 +15,48 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..privacy.profiles import PrivacyProfile
+from .checkpoints import Checkpoint, state_of, weights_digest
+from .findings import Finding, refuse_unless_accepted
+from .independence import check_independent
+from .loaders import draws_poisson
 
-__all__ = ["PrivacyReading", "check_independent", "read_privacy", "read_teachers", "weights_digest"]
+__all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 
-Accepted = Literal["gdp", "sampling", "buffers", "seeds"]
 Source = Any  # engine, accountant, path or history
+History = tuple[tuple[float, float, int], ...]
 
-_WRAPPERS = {"_module", "module", "_orig_mod", "_forward_module"}
 _FEW_RECORDS = 1000
 _MOST_RUNS = {"prv": 20, "rdp": 200}  # beyond, Opacus' accountants take many seconds
 _LEAST_NOISE = {"prv": 0.2, "rdp": 0.0}
-_SAME_NOISE = 0.99  # correlation of two teachers' updates
-_SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
+_READ_AGAIN = (
+    "Read the teacher again after its last step of training; steps without an accountant have no privacy at all"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyReading:
-    """Where a profile was read, and what was found there.
+    """Where a profile comes from, and what was checked.
 
     Attributes:
         history: the accountant's ``(noise_multiplier, sample_rate, steps)`` runs, copied.
         accountant: "rdp", "prv" or "gdp"; "history" for a plain list.
-        sampling: "poisson" if a Poisson sampling loader or a file that says so was seen; "assumed" if nothing was; "not
-            poisson" if the caller insisted.
-        delta: where the epsilons below were read.
-        epsilon: ours, from the privacy loss distribution of the history.
-        accountant_epsilons: what Opacus' own accountants say of the same history, by name.
-        records: how many records the teacher was trained on, where that is known.
-        digest: of the teacher's weights, where they were seen.
-        notes: what a careful reader should know.
+        sampling: "poisson" if the loader draws Poisson samples or the file says so; "assumed" if neither was given;
+            "not poisson" if the caller accepted other batches.
+        delta: the delta of the epsilons below.
+        epsilon: from the privacy loss distribution of the history.
+        accountant_epsilons: the epsilons of Opacus' own accountants for the same history, by name.
+        records: the number of records that the teacher was trained on, if known.
+        digest: of the teacher's weights, if they were given.
+        notes: what was not checked, and what the caller vouches for.
     """
 
-    history: tuple[tuple[float, float, int], ...]
+    history: History
     accountant: str
     sampling: str
     delta: float
@@ -65,23 +67,18 @@ class PrivacyReading:
     notes: tuple[str, ...] = ()
 
     def check(self, source: Source = None, *, module: Any = None) -> None:
-        """That neither the accountant nor the weights have changed since.
+        """Check that neither the accountant nor the weights have changed since the reading.
 
         Raises:
-            UnprovenPrivacy: they have: the teacher was trained further.
+            UnprovenPrivacy: one of them has changed: the teacher was trained further.
         """
-        if source is not None and _history(_accountant(source)) != self.history:
+        if source is not None and (history := _history(_accountant(source))) != self.history:
             raise UnprovenPrivacy(
-                f"the accountant has recorded other steps than when it was read: {_history(_accountant(source))} now, "
-                f"{self.history} then. {_READ_AGAIN}"
+                f"the accountant has recorded other steps than when it was read: {history} now, {self.history} then. "
+                f"{_READ_AGAIN}"
             )
         if module is not None and self.digest not in (None, weights_digest(module)):
             raise UnprovenPrivacy(f"the teacher's weights are not those that were read. {_READ_AGAIN}")
-
-
-_READ_AGAIN = (
-    "Read the teacher again after its last step of training; steps without an accountant have no privacy at all"
-)
 
 
 def read_privacy(
@@ -92,62 +89,70 @@ def read_privacy(
     optimizer: Any = None,
     steps: int | None = None,
     delta: float = 1e-5,
-    accept: Collection[Accepted] = (),
+    accept: Collection[Finding] = (),
 ) -> Any:
-    """What a teacher promises: its whole privacy profile, from the history of its training.
+    """Read the whole privacy profile of a teacher from the history of its training.
 
-    The profile comes from the privacy loss distribution of the recorded steps, which is tighter than Opacus'
-    accountants; theirs are kept beside it in ``profile.reading``. Give as much of module, loader and optimizer as there
-    is: what is not given is not checked, and ``reading.notes`` says so.
+    The profile is computed from the privacy loss distribution of the recorded steps, which is tighter than Opacus'
+    accountants; their epsilons are kept in ``profile.reading`` for comparison. Pass the module, the loader and the
+    optimizer whenever you have them. What is not passed is not checked, and ``reading.notes`` says so.
 
     Args:
-        source: an Opacus ``PrivacyEngine``, its accountant, the path of a file with ``module_state_dict`` and
-            ``privacy_accountant_state_dict`` (what ``PrivacyEngine.save_checkpoint`` writes), of a Lightning checkpoint
-            with the latter (see :class:`~darrm_torch.lightning.AccountantCheckpoint`; its ``global_step`` is checked
-            too), of a folder of ``teacher-*.pt`` files (gives a tuple), or a list of (noise_multiplier, sample_rate,
-            steps). Files are opened with ``weights_only=True``.
-        module: the trained teacher, in whatever wrapping, or its state dict; its weights must be those of the file, if
-            ``source`` is one.
-        data_loader: the loader it was trained with: the one that ``make_private`` returned.
-        optimizer: the optimizer it was trained with: the one that ``make_private`` returned.
-        steps: how many optimizer steps were taken, if it is known (for example ``trainer.global_step``).
-        delta: where epsilons are compared, in (0, 1); the profile holds at every delta.
-        accept: what would be refused, by name, and is then marked in the reading: "gdp" (a history kept by the GDP
-            accountant, which may have dropped steps), "sampling" (batches not drawn by Poisson sampling: no guarantee;
-            or runs at other rates than the loader's, which the caller knows to be of other loaders, not of gradients
-            accumulated over batches), "buffers" (BatchNorm statistics, which must then come from public data).
+        source: one of
+
+            * an Opacus ``PrivacyEngine`` or its accountant;
+            * a list of (noise_multiplier, sample_rate, steps);
+            * the path of a checkpoint of ``PrivacyEngine.save_checkpoint``, or of Lightning with
+              :class:`~darrm_torch.lightning.AccountantCheckpoint`, whose ``global_step`` is checked too. Files are
+              opened with ``weights_only=True``;
+            * a folder of such files named ``teacher-*.pt``; the result is then a tuple.
+        module: the trained teacher in any wrapping, or its state dict. If ``source`` is a file, it must hold these
+            weights.
+        data_loader: the loader that ``make_private`` returned.
+        optimizer: the optimizer that ``make_private`` returned.
+        steps: the number of optimizer steps that were taken, if known (for example ``trainer.global_step``).
+        delta: the delta at which epsilons are compared, in (0, 1). The profile holds at every delta.
+        accept: findings to accept by name instead of an error. The reading then records them.
+
+            * "gdp": the history of a GDP accountant, which may have lost steps.
+            * "sampling": batches that were not drawn by Poisson sampling, for which there is no guarantee; or steps at
+              other sample rates than the loader's, if they come from other loaders and not from accumulated batches.
+            * "buffers": BatchNorm statistics that come from public data alone.
 
     Returns:
         a :class:`~darrm_torch.PrivacyProfile` with its :class:`PrivacyReading`, or a tuple of them for a folder.
 
     Raises:
-        UnprovenPrivacy: what was found is no guarantee; the message says why and what to do.
-        InvalidArgument: nothing that can be read, or a number out of range.
+        UnprovenPrivacy: the history proves no guarantee. The message says why and what to do.
+        InvalidArgument: the source cannot be read, or a number is out of range.
 
     >>> teacher = read_privacy([(12.0, 1 / 35, 175)], delta=1e-4)
     >>> round(teacher.reading.epsilon, 4), {name: round(e, 4) for name, e in teacher.reading.accountant_epsilons}
     (0.0751, {'prv': 0.0852, 'rdp': 0.0975})
     """
     delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
-    if isinstance(source, (str, os.PathLike)):
+    record: dict[str, Any] = {}
+    from_file = isinstance(source, (str, os.PathLike))
+    if from_file:
         path = Path(source)
         if path.is_dir():
             files = sorted(path.glob("teacher-*.pt"))
             if not files:
                 raise InvalidArgument("source", "a folder with teacher-*.pt files", str(path))
             return read_teachers(files, delta=delta, accept=accept)
-        record = _load(path)
+        checkpoint = _read_checkpoint(path)
+        record = checkpoint.rest
         if module is None:
-            module = record["module_state_dict"]
-        elif not _are_in(_state(module), record["module_state_dict"]):
+            module = checkpoint.weights
+        elif not checkpoint.holds(module):
             raise UnprovenPrivacy(
                 f"the teacher's weights are not those in {path}: it was trained further, changed, or is another. Load "
                 "the weights of the file, or give the file that was saved after the last step of training"
             )
         steps = record.get("global_step") if steps is None else steps
+        accountant = record["privacy_accountant_state_dict"] or ()
     else:
-        record = {}
-    accountant = _accountant(source)
+        accountant = _accountant(source)
     if type(source).__name__ == "PrivacyEngineAdaptiveClipping":
         raise UnprovenPrivacy(
             "PrivacyEngineAdaptiveClipping clips the mean loss, not each record's gradient: one record can move the "
@@ -164,43 +169,45 @@ def read_privacy(
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
     notes = []
     if kind == "gdp":
-        _refuse(
-            "gdp" in accept,
+        refuse_unless_accepted(
+            "gdp",
+            accept,
             "the GDP accountant is a central limit approximation, not a bound, and loses the steps before a change of "
             'noise. Train with PrivacyEngine(accountant="prv"); accept=["gdp"] if the history is known to be complete',
         )
         notes.append("Recorded by a GDP accountant; the caller vouches that its history is complete.")
     _check_steps(history, optimizer, steps)
     rate = _check_optimizer(source, module, optimizer)
-    sampling, records, said = _sampling(history, data_loader, rate, record, accept)
-    notes += said
-    if optimizer is None and module is not None and not record:
-        notes.append("The optimizer was not seen: that these are the steps of this teacher is taken on trust.")
+    sampling, records, sampling_notes = _check_sampling(history, data_loader, rate, record, accept)
+    notes += sampling_notes
+    if optimizer is None and module is not None and not from_file:
+        notes.append("The optimizer was not given: nothing checks that these are the steps of this teacher.")
     if module is None:
-        notes.append("The weights were not seen: nothing ties this history to a teacher.")
-    elif statistics := _private_statistics(_state(module)):
-        _refuse(
-            "buffers" in accept,
+        notes.append("The weights were not given: nothing ties this history to a teacher.")
+    elif statistics := _running_statistics(state_of(module)):
+        refuse_unless_accepted(
+            "buffers",
+            accept,
             f"{statistics[0]} holds statistics of raw training batches, which no accountant counts. Use GroupNorm "
             '(opacus.validators.ModuleValidator.fix), or accept=["buffers"] if they come from public data alone',
         )
         notes.append(f"The caller vouches that {statistics[0]} comes from public data alone.")
-    if any("FastGradientClipping" in type(one).__name__ for one in (module, optimizer)):
+    if any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
         notes.append("Ghost clipping does not count the batches accumulated for a step: one batch a step is assumed.")
-    theirs = tuple(_opacus_epsilon(name, history, delta) for name in ("prv", "rdp"))
     epsilon = profile.epsilon(delta)
-    notes += [
-        f"Opacus' {name} accountant {failure}; our own bound stands in for it."
-        for name, _, failure in theirs
-        if failure
-    ]
+    accountant_epsilons = []
+    for name in ("prv", "rdp"):
+        value, failure = _accountant_epsilon(name, history, delta)
+        accountant_epsilons.append((name, epsilon if failure else value))
+        if failure:
+            notes.append(f"Opacus' {name} accountant {failure}; our own bound stands in for it.")
     reading = PrivacyReading(
         history=history,
         accountant=kind,
         sampling=sampling,
         delta=delta,
         epsilon=epsilon,
-        accountant_epsilons=tuple((name, epsilon if failure else value) for name, value, failure in theirs),
+        accountant_epsilons=tuple(accountant_epsilons),
         records=records,
         digest=None if module is None else weights_digest(module),
         notes=tuple(notes),
@@ -216,152 +223,62 @@ def read_teachers(
     optimizers: Iterable[Any] | None = None,
     initial: Any = None,
     delta: float = 1e-5,
-    accept: Collection[Accepted] = (),
+    accept: Collection[Finding] = (),
 ) -> tuple[PrivacyProfile, ...]:
-    """:func:`read_privacy` of several teachers, who must also be several: see :func:`check_independent`.
+    """:func:`read_privacy` for several teachers, which must also pass :func:`check_independent`.
 
     Args:
         sources: one for each teacher, as for :func:`read_privacy`.
-        modules: one for each teacher; may be left out for files.
+        modules: one for each teacher; not needed for files.
         data_loaders: one for each teacher.
-        optimizers: one for each teacher; nothing else ties an engine to the weights that it accounts for.
+        optimizers: one for each teacher. Nothing else ties an engine to the weights that it accounts for.
         initial: see :func:`check_independent`.
         delta, accept: as for :func:`read_privacy`; also "seeds".
 
     Raises:
-        UnprovenPrivacy: as :func:`read_privacy` and :func:`check_independent`.
+        UnprovenPrivacy: see :func:`read_privacy` and :func:`check_independent`.
+        InvalidArgument: see :func:`read_privacy`; or the lists differ in length.
     """
     sources = list(sources)
-    given, loaders, trainers = (
-        [None] * len(sources) if one is None else list(one) for one in (modules, data_loaders, optimizers)
-    )
-    lengths = tuple(map(len, (sources, given, loaders, trainers)))
+    parts = [[None] * len(sources) if part is None else list(part) for part in (modules, data_loaders, optimizers)]
+    lengths = tuple(map(len, (sources, *parts)))
     if len(set(lengths)) > 1:
         raise InvalidArgument("sources", "one for each module, data loader and optimizer", lengths)
     profiles = tuple(
         read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, delta=delta, accept=accept)
-        for source, module, loader, optimizer in zip(sources, given, loaders, trainers, strict=True)
+        for source, module, loader, optimizer in zip(sources, *parts, strict=True)
     )
-    states = [
-        _load(Path(source))["module_state_dict"]
-        if module is None and isinstance(source, (str, os.PathLike))
-        else module
-        for source, module in zip(sources, given, strict=True)
+    weights = [
+        _read_checkpoint(source).weights if module is None and isinstance(source, (str, os.PathLike)) else module
+        for source, module in zip(sources, parts[0], strict=True)
     ]
-    present = [state for state in states if state is not None]
-    check_independent(sources, modules=present, optimizers=trainers, initial=initial, accept=accept)
+    check_independent(
+        sources,
+        modules=[state for state in weights if state is not None],
+        optimizers=parts[2],
+        initial=initial,
+        accept=accept,
+    )
     return profiles
 
 
-def check_independent(
-    sources: Iterable[Source] = (),
-    *,
-    modules: Iterable[Any] = (),
-    optimizers: Iterable[Any] = (),
-    initial: Any = None,
-    accept: Collection[Accepted] = (),
-) -> None:
-    """That several teachers are several: accountants of their own, weights of their own, noise of their own.
-
-    Teachers trained with one seed share their noise, so that their difference shows the data without any. Two whose
-    updates correlate by more than 0.99, or whose noise generators began with the same seed, are taken for such.
-
-    Args:
-        sources: engines, accountants or histories; none may be, or share its history with, another.
-        modules: trained teachers or state dicts.
-        optimizers: those that ``make_private`` returned, which know their ``noise_generator``.
-        initial: the weights they all started from, if they did: updates are compared instead of weights.
-        accept: "seeds" admits correlated teachers and equal seeds, where the caller knows the noise to be independent.
-
-    Raises:
-        UnprovenPrivacy: two of them are not independent.
-    """
-    live = [getattr(source, "accountant", source) for source in sources if not isinstance(source, (str, os.PathLike))]
-    histories = [getattr(accountant, "history", accountant) for accountant in live]
-    for (i, one), (j, other) in itertools.combinations(enumerate(histories), 2):
-        if one is other:
-            raise UnprovenPrivacy(
-                f"teachers {i} and {j} share one accountant or one history list: it adds up the steps of both, or "
-                "changes when the other is trained. Use one PrivacyEngine for each teacher, and a copy of the state "
-                "dict for each load_state_dict"
-            )
-    generators = [getattr(optimizer, "generator", None) for optimizer in optimizers]
-    for (i, one), (j, other) in itertools.combinations(enumerate(generators), 2):
-        # One generator for both goes on after the first; two of one seed say the same.
-        if isinstance(one, torch.Generator) and isinstance(other, torch.Generator) and one is not other:
-            _refuse(
-                "seeds" in accept or one.initial_seed() != other.initial_seed(),
-                f"the noise_generators of teachers {i} and {j} began with the same seed: their noise is the same, and "
-                "their difference shows the data. Train each teacher with a seed of its own, from the operating "
-                'system; accept=["seeds"] if their noise is known to be independent',
-            )
-    modules = list(modules)
-    start = None if initial is None else _flat(initial)
-    updates = []
-    for (i, one), (j, other) in itertools.combinations(enumerate(modules), 2):
-        if one is other or getattr(one, "_module", one) is getattr(other, "_module", other):
-            raise UnprovenPrivacy(f"teachers {i} and {j} are the same object. Train each teacher on its own")
-    for number, module in enumerate(modules):
-        update = _flat(module)
-        if start is not None:
-            update = update - start
-        updates.append(update / max(float(update.norm()), 1e-30))
-        for earlier in range(number):
-            if updates[earlier].shape != updates[number].shape:
-                continue
-            correlation = float(updates[earlier] @ updates[number])
-            if correlation > _SAME_NOISE:
-                _refuse(
-                    "seeds" in accept and correlation < _SAME_WEIGHTS,
-                    f"teachers {earlier} and {number} have {'updates' if initial is not None else 'weights'} that "
-                    f"correlate by {correlation:.4f}: they were trained with the same noise, or started alike and "
-                    "hardly moved. Train each teacher with a seed of its own; give initial= if they started alike; "
-                    'accept=["seeds"] if their noise is known to be independent',
-                )
-
-
-def weights_digest(module: Any) -> str:
-    """A digest of a teacher's weights and buffers, the same in every wrapping; of a module or a state dict."""
-    digest = hashlib.sha256()
-    for name, value in _bare(_state(module)):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def draws_poisson(data_loader: Any) -> bool:
-    """Whether a loader draws its batches by one of Opacus' Poisson samplers."""
-    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
-
-    sampler = getattr(data_loader, "batch_sampler", None)
-    return isinstance(sampler, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler))
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        record = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
-        cure = "Only tensors and plain values are read: a pickled module is refused, as opening it runs its code."
-        raise InvalidArgument("source", "a readable checkpoint", str(path), cure) from error
-    weights = {"module_state_dict", "state_dict"}  # as Opacus and as Lightning call them
-    if not (isinstance(record, dict) and "privacy_accountant_state_dict" in record and weights & record.keys()):
-        found = sorted(map(str, record)) if isinstance(record, dict) else type(record).__name__
+def _read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """A file of weights that also holds an accountant."""
+    checkpoint = Checkpoint.read(path, name="source")
+    if "privacy_accountant_state_dict" not in checkpoint.rest:
         cure = (
-            "Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no accountant unless the "
+            "Write it with PrivacyEngine.save_checkpoint. A Lightning checkpoint holds no accountant unless the "
             "callback AccountantCheckpoint put it there."
         )
         expected = "a file with module_state_dict and privacy_accountant_state_dict"
-        raise InvalidArgument("source", expected, f"{path} with {found}", cure)
-    return {"module_state_dict": record.get("state_dict"), **record}
+        raise InvalidArgument("source", expected, f"{path} with {sorted(checkpoint.rest)}", cure)
+    return checkpoint
 
 
 def _accountant(source: Source) -> Mapping[str, Any] | Sequence[Any]:
     """A plain history, or the state dict of the accountant."""
     if isinstance(source, (str, os.PathLike)):
-        return _load(Path(source))["privacy_accountant_state_dict"] or ()
+        return _read_checkpoint(source).rest["privacy_accountant_state_dict"] or ()
     if isinstance(source, Sequence):
         return source
     accountant: Any = getattr(source, "accountant", source)
@@ -375,7 +292,7 @@ def _accountant(source: Source) -> Mapping[str, Any] | Sequence[Any]:
     return {"history": accountant.history, "mechanism": accountant.mechanism()}
 
 
-def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> tuple[tuple[float, float, int], ...]:
+def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> History:
     runs = accountant["history"] if isinstance(accountant, Mapping) else accountant
     try:
         return tuple((float(noise), float(rate), operator.index(steps)) for noise, rate, steps in runs)
@@ -384,12 +301,7 @@ def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> tuple[tuple[float
         raise InvalidArgument("history", "a list of (noise_multiplier, sample_rate, steps)", runs, cure) from error
 
 
-def _refuse(accepted: bool, why: str) -> None:
-    if not accepted:
-        raise UnprovenPrivacy(why)
-
-
-def _check_steps(history: tuple[tuple[float, float, int], ...], optimizer: Any, steps: int | None) -> None:
+def _check_steps(history: History, optimizer: Any, steps: int | None) -> None:
     recorded = sum(count for *_, count in history)
     if steps is not None and check_integer("steps", steps, low=0) != recorded:
         raise UnprovenPrivacy(
@@ -415,12 +327,12 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> float | Non
             "reveals more than the accountant counts: its theorem divides by a constant. Train again with "
             'clipping="flat" or "per_layer"'
         )
-    hook = getattr(optimizer, "step_hook", None)
     accountant = getattr(source, "accountant", source)
-    told: list[Any] = []
+    hooked: list[Any] = []
     if hasattr(accountant, "step") and hasattr(optimizer, "attach_step_hook"):
-        told = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
-        if not any(one is accountant for one in told):
+        hook = getattr(optimizer, "step_hook", None)
+        hooked = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+        if not any(value is accountant for value in hooked):
             raise UnprovenPrivacy(
                 "this optimizer does not report its steps to this accountant (another step hook replaced it, or "
                 "another engine made the optimizer). Give the engine whose make_private made it, and attach no other "
@@ -446,17 +358,13 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> float | Non
             f"to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again with constant "
             "bounds"
         )
-    return next((one for one in told if isinstance(one, float)), None)
+    return next((value for value in hooked if isinstance(value, float)), None)
 
 
-def _sampling(
-    history: tuple[tuple[float, float, int], ...],
-    data_loader: Any,
-    rate: float | None,
-    record: dict[str, Any],
-    accept: Collection[str],
+def _check_sampling(
+    history: History, data_loader: Any, rate: float | None, record: dict[str, Any], accept: Collection[Finding]
 ) -> tuple[str, int | None, list[str]]:
-    """``rate``: of one batch, as the optimizer reports it."""
+    """How batches were drawn, from how many records, and notes; ``rate``: one batch's, as the optimizer reports it."""
     notes = []
     records = record.get("shard_size")
     if data_loader is not None:
@@ -464,7 +372,7 @@ def _sampling(
         poisson = draws_poisson(data_loader)
         sampling = "poisson" if poisson else "not poisson"
         records = len(data_loader.dataset)
-        # Opacus records 1 / len(loader); where int(1 / rate) rounds, that is a little more than the true rate.
+        # Opacus records 1 / len(loader). Where int(1 / rate) rounds, that is slightly more than the true rate.
         recorded = history[-1][1]
         if poisson and not (sampler.sample_rate <= recorded * (1 + 1e-9) and round(1 / recorded) == len(data_loader)):
             raise UnprovenPrivacy(
@@ -478,8 +386,9 @@ def _sampling(
     # and then moves the sum by several clipping bounds, which no rate makes up for.
     others = sorted({run[1] for run in history if rate is not None and abs(run[1] - rate) > 1e-9 * rate})
     if others:
-        _refuse(
-            "sampling" in accept,
+        refuse_unless_accepted(
+            "sampling",
+            accept,
             f"steps were recorded at other sample rates ({others[0]:.6g}) than a batch is drawn at ({rate:.6g}): "
             "gradients were accumulated over several batches, which the accountant does not cover, or another loader "
             "was used too. Use BatchMemoryManager for batches that are too large for the memory, which accumulates "
@@ -487,14 +396,15 @@ def _sampling(
         )
         notes.append("The caller vouches that steps at other sample rates had Poisson samples of their own.")
     if sampling == "not poisson":
-        _refuse(
-            "sampling" in accept,
+        refuse_unless_accepted(
+            "sampling",
+            accept,
             "its batches were not drawn by Poisson sampling, which the accountant takes for granted. Train with the "
             "loader that make_private returns and poisson_sampling=True",
         )
         notes.append("The batches were not drawn by Poisson sampling: no guarantee, by the caller's choice.")
     if sampling == "assumed":
-        notes.append("The loader was not seen: Poisson sampling is assumed.")
+        notes.append("The loader was not given: Poisson sampling is assumed.")
     if records is not None and records < _FEW_RECORDS:
         notes.append(
             f"Trained on {records} records: sample rate and batch size depend on that number, which is taken to be "
@@ -504,12 +414,12 @@ def _sampling(
 
 
 @lru_cache(maxsize=256)
-def _opacus_epsilon(name: str, history: tuple[tuple[float, float, int], ...], delta: float) -> tuple[str, float, str]:
-    """(name, epsilon, what went wrong): an Opacus accountant's own word, on a copy of the history."""
+def _accountant_epsilon(name: str, history: History, delta: float) -> tuple[float, str]:
+    """The epsilon of an Opacus accountant for a copy of the history, and what went wrong."""
     from opacus.accountants import create_accountant
 
     if len(history) > _MOST_RUNS[name] or min(noise for noise, _, _ in history) < _LEAST_NOISE[name]:
-        return name, math.nan, f"was not asked, as it would take long ({len(history)} runs)"
+        return math.nan, f"was not asked, as it would take long ({len(history)} runs)"
     accountant = create_accountant(name)
     accountant.history = list(history)
     try:
@@ -517,59 +427,12 @@ def _opacus_epsilon(name: str, history: tuple[tuple[float, float, int], ...], de
             warnings.simplefilter("ignore")  # about its range of orders
             epsilon = float(accountant.get_epsilon(delta))
     except Exception as error:  # it fails in many ways, and only serves for comparison
-        return name, math.nan, f"failed ({type(error).__name__}: {error})"
-    return name, epsilon, "" if epsilon >= 0 else f"said {epsilon}"
+        return math.nan, f"failed ({type(error).__name__}: {error})"
+    return epsilon, "" if epsilon >= 0 else f"returned {epsilon}"
 
 
-# --- modules --------------------------------------------------------------------------------------------------------
-
-
-def _state(module: Any) -> Mapping[str, Any]:
-    if isinstance(module, Mapping):
-        return module
-    if hasattr(module, "state_dict"):
-        return dict(module.state_dict())
-    if isinstance(inner := getattr(module, "_module", None), torch.nn.Module):  # GradSampleHooks
-        return dict(inner.state_dict())
-    raise InvalidArgument("module", "a module or a state dict", type(module).__name__)
-
-
-def unwrapped(name: str) -> list[str]:
-    """The parts of a weight's name without what Opacus, DDP, torch.compile or Fabric put between them."""
-    return [part for part in name.split(".") if part not in _WRAPPERS]
-
-
-def _bare(state: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
-    """Tensors under their names without wrappers, sorted."""
-    names = {name: unwrapped(name) for name in state}
-    shared = len(os.path.commonprefix(list(names.values()))) if len(names) > 1 else 0  # noqa: RUF071 - lists of parts
-    return sorted(
-        ((".".join(names[name][shared:]), value) for name, value in state.items() if isinstance(value, torch.Tensor)),
-        key=lambda pair: pair[0],
-    )
-
-
-def _are_in(state: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
-    """Whether each tensor is in the file, perhaps in another precision, under whatever name, perhaps with others."""
-    tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-    precisions = {value.dtype for value in tensors if value.is_floating_point()}
-    kept = set()
-    for value in file.values():
-        if isinstance(value, torch.Tensor):
-            versions = [value.to(one) for one in precisions] if value.is_floating_point() else [value]
-            kept |= {weights_digest({"": version}) for version in versions}
-    return all(weights_digest({"": value}) in kept for value in tensors)
-
-
-def _flat(module: Any) -> torch.Tensor:
-    """Weight matrices and kernels in one vector; biases and scales start alike in every teacher."""
-    state = _bare(_state(module))
-    weights = [v.detach().cpu().float().reshape(-1) for _, v in state if v.is_floating_point() and v.dim() > 1]
-    return torch.cat(weights) if weights else torch.zeros(1)
-
-
-def _private_statistics(state: Mapping[str, Any]) -> list[str]:
-    """Running statistics that are not as they were made."""
+def _running_statistics(state: Mapping[str, Any]) -> list[str]:
+    """Names of running statistics that are not at their initial values."""
     return [
         name
         for name, value in state.items()

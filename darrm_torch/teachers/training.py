@@ -11,7 +11,6 @@ A teacher's privacy is only worth what its training did, so three things are fix
 
 from __future__ import annotations
 
-import hashlib
 import math
 import multiprocessing
 import multiprocessing.connection
@@ -19,7 +18,7 @@ import os
 import secrets
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -34,10 +33,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm.auto import tqdm
 
 from ..errors import InvalidArgument, check_integer, check_number
-from .reading import unwrapped, weights_digest
+from ..files import write_whole
+from .checkpoints import Checkpoint, weights_digest
 from .workers import prepare_workers
 
-__all__ = ["TrainingSettings", "assign_shards", "contiguous_shards", "load_teacher", "train_teachers"]
+__all__ = ["TrainingSettings", "train_teachers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,54 +69,6 @@ class TrainingSettings:
     def steps_per_epoch(self, shard_size: int) -> int:
         """Steps of one epoch over a shard of ``shard_size`` records: the sample rate is its reciprocal."""
         return math.ceil(shard_size / self.batch_size)
-
-
-def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, key: bytes) -> list[NDArray[np.int64]]:
-    """Shards that hold every record exactly ``overlap`` times, decided by a keyed hash of the record alone.
-
-    Each record ranks the teachers by a keyed hash of (record, teacher) and enters the shards of the first ``overlap``.
-    Adding or removing a record therefore changes ``overlap`` shards and leaves the others as they are.
-
-    Args:
-        records: what identifies each record, for example a digest of its content.
-        teachers: K.
-        overlap: r, in ``[1, K]``.
-        key: at most 64 bytes; keep it with the private data, since it tells which shard a known record is in.
-
-    Returns:
-        K sorted arrays of positions in ``records``.
-
-    Raises:
-        InvalidArgument: ``teachers < 1`` or ``overlap`` outside ``[1, teachers]``.
-
-    >>> shards = assign_shards([b"a", b"b", b"c"], teachers=4, overlap=2, key=b"k")
-    >>> sum(len(shard) for shard in shards)
-    6
-    """
-    check_integer("teachers", teachers, low=1)
-    check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
-    members: list[list[int]] = [[] for _ in range(teachers)]
-    for position, record in enumerate(records):
-        ranks = []
-        for teacher in range(teachers):
-            digest = hashlib.blake2b(record, key=key, salt=teacher.to_bytes(8, "little"), digest_size=16).digest()
-            ranks.append((digest, teacher))
-        for _, teacher in sorted(ranks)[:overlap]:
-            members[teacher].append(position)
-    return [np.asarray(shard, dtype=np.int64) for shard in members]
-
-
-def contiguous_shards(count: int, *, teachers: int) -> list[NDArray[np.int64]]:
-    """Equal slices by position, as the paper cuts its data.
-
-    No statement about the overlap comes with them: removing one record moves the cuts after it, so all K teachers may
-    change (``overlap = K``). :func:`assign_shards` does not have this flaw.
-
-    >>> [len(shard) for shard in contiguous_shards(11, teachers=3)]
-    [4, 4, 3]
-    """
-    check_integer("teachers", teachers, low=1)
-    return [np.asarray(part, dtype=np.int64) for part in np.array_split(np.arange(count), teachers)]
 
 
 def train_teachers(
@@ -181,7 +133,7 @@ def train_teachers(
     missing = [number for number, file in enumerate(files) if not file.exists()]
     for file in files:
         if file.exists():
-            kept = _read(file)
+            kept = _read_teacher(file)
             if (kept["settings"], kept["shard_size"]) != (asdict(settings), shard_size):
                 raise InvalidArgument(
                     str(file),
@@ -238,76 +190,16 @@ def train_teachers(
     return files
 
 
-def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, Any]:
-    """Load a teacher's weights into ``model`` and return the rest of the file.
-
-    Files that hold only tensors and plain values (they are opened with ``weights_only=True``): those of
-    :func:`train_teachers`; ``PrivacyEngine.save_checkpoint``'s; Lightning's checkpoints; or a state dict alone. What
-    Opacus, DDP, ``torch.compile`` or a LightningModule put before the names of the weights does not matter. The first
-    kind holds ``module_state_dict`` and ``privacy_accountant_state_dict`` as Opacus' own checkpoints do (the latter
-    ``None`` without privacy), ``sampling``, ``settings`` and ``shard_size``.
-
-    Raises:
-        InvalidArgument: no such file, no weights in it, or those of another network than ``model``; the message says
-            which, and ``model`` is as it was.
-    """
-    return load_checkpoint(
-        file, model, cure="Load it into the network that was trained, or train this one in a new folder."
-    )
-
-
-def load_checkpoint(file: str | os.PathLike[str], model: nn.Module, *, cure: str) -> dict[str, Any]:
-    """:func:`load_teacher`, with what the caller can do where the weights are those of another network."""
-    try:
-        record = torch.load(file, weights_only=True, map_location="cpu")
-    except Exception as error:  # Torch raises many kinds on a damaged or foreign file
-        only = f"It cannot be read ({type(error).__name__}); tensors and plain values are, opened as weights_only."
-        raise InvalidArgument("file", "a checkpoint", str(file), only) from None
-    rest: dict[str, Any] = record if isinstance(record, dict) else {}
-    kind = next((name for name in ("module_state_dict", "state_dict") if isinstance(rest.get(name), Mapping)), None)
-    state, rest = (record, {}) if kind is None else (rest.pop(kind), rest)
-    if not (isinstance(state, Mapping) and any(isinstance(value, Tensor) for value in state.values())):
-        found = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
-        expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
-        raise InvalidArgument("file", expected, str(file), f"It holds {found or 'nothing'}.")
-    own = model.state_dict()
-    if state.keys() != own.keys():
-        parts = {name: unwrapped(name) for name in state}
-        if kind == "state_dict":  # Lightning's: of a module that holds the network, or of the network itself
-            firsts = {tuple(words[:1]) for words in parts.values()}
-            if len(firsts) == 1 and firsts.isdisjoint(tuple(unwrapped(name)[:1]) for name in own):
-                parts = {name: words[1:] for name, words in parts.items()}
-        names = {tuple(unwrapped(name)): name for name in own}
-        state = {names.get(tuple(words), ".".join(words)): state[name] for name, words in parts.items()}
-    _check_weights(model, state, file, cure)
-    model.load_state_dict(state)
-    return rest
-
-
-def _check_weights(model: nn.Module, state: Mapping[str, Any], file: str | os.PathLike[str], cure: str) -> None:
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    there = {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
-    different = [name for name in {**own, **there} if own.get(name) != there.get(name)]
-    if different:
-        name, *more = different
-        words = f"not in {'the file' if name in own else 'the network'}"
-        if name in own and name in there:
-            words = f"{there[name]} in the file, {own[name]} in the network"
-        if more:
-            words += f", and {len(more)} more differ"
-        expected = f"the weights of this {type(model).__name__}"
-        raise InvalidArgument(str(file), expected, "those of another network", f"{name} is {words}. {cure}")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A file that train_teachers left here, or what it takes for one."""
+def _read_teacher(file: Path) -> dict[str, Any]:
+    """The settings and the accountant of a file that ``train_teachers`` wrote."""
     cure = "Use another folder; or move the file away, to have a teacher trained in its place."
     try:
-        record: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-        complete = {"module_state_dict", "privacy_accountant_state_dict", "settings", "shard_size"} <= record.keys()
-    except Exception as error:  # Torch raises many kinds on a damaged file
-        raise InvalidArgument(str(file), "a teacher's file", f"one that cannot be read ({error!r:.80})", cure) from None
-    if not complete:
+        record = Checkpoint.read(file, name=str(file)).rest
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            str(file), "a teacher's file", f"one that cannot be read ({error.cure:.80})", cure
+        ) from None
+    if not {"privacy_accountant_state_dict", "settings", "shard_size"} <= record.keys():
         raise InvalidArgument(str(file), "a teacher's file", f"one with {sorted(record)}", cure)
     return record
 
@@ -365,9 +257,8 @@ def _train_one(
         device=device,
         on_step=_count_step,
     )
-    partial = file.with_suffix(".partial")
-    torch.save(record, partial)
-    os.replace(partial, file)
+    with write_whole(file) as temporary:
+        torch.save(record, temporary)
 
 
 def _count_step() -> None:

@@ -103,9 +103,7 @@ def mechanisms(source: str, allowance: int) -> dict[str, dt.Mechanism]:
                 teachers=TEACHERS, teacher=dt.PrivacyGuarantee(epsilon=math.inf), target=target, overlap=1
             )
         ),
-        "gamma for the whole profile": dt.DaRRM(
-            dt.optimize_noise(teachers=TEACHERS, teacher=profile.guarantees(), target=target)
-        ),
+        "gamma for the whole profile": dt.DaRRM(dt.optimize_noise(teachers=TEACHERS, teacher=profile, target=target)),
         "noise-free majority": dt.NoiseFreeMajority(classes=2),
     }
 

@@ -90,7 +90,7 @@ def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pyt
     assert "by the mechanism's own randomness" in report
     # What the teachers promise lets the noise be less, and the report says so.
     with_theirs = said(capsys, *ASK, *plain, "--overlap", "1", "--accountants", *MODELS, "--ledger", "other.sqlite")
-    assert "Found when the teachers were read" in with_theirs
+    assert "Findings about the teachers" in with_theirs
 
 
 def test_a_total_target_is_the_budget(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
-from darrm_torch.labels.ensemble import input_digests
+from darrm_torch.labels.voting import input_digests
 from darrm_torch.teachers.stacking import LARGEST_BATCH
 
 POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
@@ -218,13 +218,15 @@ def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:
         return dt.PrivateMajorityEnsemble([nn.Linear(4, outputs) for _ in range(count)], two, **how)
 
     three = ensemble(3)
-    with pytest.raises(dt.InvalidArgument, match=r"the teachers have 3 outputs and DaRRM is for 2, .*classes=\(0, 1\)"):
+    with pytest.raises(
+        dt.InvalidArgument, match=r"because the teachers have 3 outputs and DaRRM is for 2, .*classes=\(0, 1\)"
+    ):
         three(torch.rand(2, 4))
     assert three.ledger.count == 0
     assert ensemble(3, classes=(0, 2))(torch.rand(2, 4)).shape == (2,)
     with pytest.raises(dt.InvalidArgument, match="classes must be 2 of them"):
         ensemble(3, classes=3)
-    with pytest.raises(dt.InvalidArgument, match="mechanism must be made for 4 teachers, got 'one for 3'"):
+    with pytest.raises(dt.InvalidArgument, match="mechanism must be built for 4 teachers, got 'one for 3'"):
         ensemble(2, count=4)
     with pytest.raises(dt.InvalidArgument, match="mechanism must be a Mechanism"):
         dt.PrivateMajorityEnsemble([Says(0.1)], "gnmax")  # type: ignore[arg-type]
@@ -232,7 +234,7 @@ def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:
         dt.PrivateMajorityEnsemble([Says(0.1)], dt.NoiseFreeMajority(), profiles=[(8.0, 1e-5)])  # type: ignore[list-item]
 
 
-def test_what_is_dear_for_want_of_an_overlap_says_so() -> None:
+def test_a_refusal_that_is_due_to_a_missing_overlap_says_so() -> None:
     target = dt.PrivacyGuarantee(epsilon=8.0, delta=1e-5)
 
     def ensemble(**how: Any) -> dt.PrivateMajorityEnsemble:
@@ -240,7 +242,7 @@ def test_what_is_dear_for_want_of_an_overlap_says_so() -> None:
         mechanism = dt.GNMax.calibrated(target, labels=20)
         return dt.PrivateMajorityEnsemble(models, mechanism, ledger=dt.PrivacyLedger(budget=target), **how)
 
-    inputs, words = torch.rand(20, 1), r"over the budget .* seen by all 50 teachers.*\(overlap\)"
+    inputs, words = torch.rand(20, 1), r"over the budget .* in the data of all 50 teachers.*pass overlap="
     with pytest.raises(dt.BudgetExceeded, match=words):
         ensemble()(inputs)
     with pytest.raises(dt.BudgetExceeded, match=words):
@@ -461,7 +463,7 @@ def test_from_opacus_for_three_classes() -> None:
     # Two of the three are a matter for DaRRM; what is binary says so before anything is solved or charged.
     pair = dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=(2, 0), **how)
     assert isinstance(pair.mechanism, dt.DaRRM)
-    with pytest.raises(dt.InvalidArgument, match=r'DaRRM is binary\. Say noise="self-bounding"'):
+    with pytest.raises(dt.InvalidArgument, match=r'DaRRM is binary\. Pass noise="self-bounding"'):
         dt.PrivateMajorityEnsemble.from_opacus(models, engines, classes=3, **{**how, "noise": "one-label"})
     unsaid = dt.PrivateMajorityEnsemble.from_opacus(models, engines, **how)
     with pytest.raises(dt.InvalidArgument, match="DaRRM is for two classes"):
@@ -499,12 +501,20 @@ def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn
     assert ensemble.privacy_report(as_dict=True)["total"] is None
     ensemble(torch.rand(4, 4))
     text = ensemble.privacy_report()
-    for part in ("4 labels", "operating system", "One label", "All 4 labels together", "rests on", "Secrecy"):
+    for part in (
+        "4 labels",
+        "operating system",
+        "One label",
+        "All 4 labels together",
+        "Assumptions:",
+        "Teachers 0-2: ",
+        "Secrecy",
+    ):
         assert part in text
     assert max(map(len, text.splitlines())) < 80
     marked = ensemble.privacy_report(markdown=True)
     assert marked.startswith("# Privacy report\n\nReleased: 4 labels, by DaRRM from 3 teachers. Randomness: ")
-    assert "\n\nWhat this rests on:\n\n- Neighbours: " in marked
+    assert "\n\nAssumptions:\n\n- Neighbours: " in marked
     assert "".join(marked.split()) == "#Privacyreport" + "".join(text.split())
     assert marked.count(str(ensemble.total_privacy(labels=1).guarantee)) == 1
 

@@ -54,7 +54,6 @@ MECHANISMS = {
     "plurality": lambda **seed: SelfBoundingPlurality(teachers=K, classes=4, allowance=2.5, **seed),
     "plurality-sampled": lambda **seed: SelfBoundingPlurality(teachers=51, classes=10, allowance=3, **seed),
     "vote-private": lambda **seed: VotePrivatePlurality(teachers=K, classes=3, epsilon=0.8, **seed),
-    "vote-private-delta": lambda **seed: VotePrivatePlurality(teachers=K, classes=4, epsilon=0.8, delta=1e-5, **seed),
     "vote-private-sampled": lambda **seed: VotePrivatePlurality(
         teachers=51, classes=10, epsilon=0.8, sample=11, **seed
     ),

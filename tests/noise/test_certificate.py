@@ -16,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 from darrm_torch import (
     InvalidArgument,
     PrivacyGuarantee,
+    PrivacyProfile,
     PrivacyViolation,
     certify,
     double_subsampling_noise,
@@ -155,7 +156,7 @@ def test_certify_scaled_gives_up_only_what_it_must() -> None:
             certify(
                 np.minimum(gamma * (1 + 1e-11), 1),
                 teachers=5,
-                teacher=region.guarantees,
+                teacher=PrivacyProfile.from_guarantee(*region.guarantees),
                 target=target,
             )
 

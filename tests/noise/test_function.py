@@ -18,6 +18,7 @@ from darrm_torch import (
     InvalidArgument,
     NoiseFunction,
     PrivacyGuarantee,
+    PrivacyProfile,
     PrivacyViolation,
     SelfBoundingCertificate,
     SharedVotes,
@@ -150,8 +151,15 @@ def test_expected_error_of_independent_votes() -> None:
         subsampling_noise(teachers=7, allowance=3),
         self_bounding_noise(teachers=7, allowance=1.7, overlap=3),
         optimize_noise(
+            teachers=5,
+            teacher=PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]),
+            target=PrivacyGuarantee(epsilon=0.1, delta=1e-4),
+        ),
+        optimize_noise(
             teachers=7,
-            teacher=(PrivacyGuarantee(epsilon=0.0, delta=0.1), PrivacyGuarantee(epsilon=0.3, delta=1e-5)),
+            teacher=PrivacyProfile.from_guarantee(
+                PrivacyGuarantee(epsilon=0.0, delta=0.1), PrivacyGuarantee(epsilon=0.3, delta=1e-5)
+            ),
             target=PrivacyGuarantee(epsilon=0.3, delta=1e-5),
             overlap=2,
         ),
@@ -159,7 +167,7 @@ def test_expected_error_of_independent_votes() -> None:
             teachers=4, teacher=PrivacyGuarantee(epsilon=math.inf), target=PrivacyGuarantee(epsilon=0.3), shape="free"
         ),
     ],
-    ids=["bare", "self-bounding", "profile", "non-private"],
+    ids=["bare", "self-bounding", "DP-SGD", "profile", "non-private"],
 )
 def test_text_round_trip_bit_for_bit(noise: NoiseFunction) -> None:
     again = NoiseFunction.from_json(noise.to_json())

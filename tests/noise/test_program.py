@@ -55,7 +55,7 @@ def objective(noise: NoiseFunction, mean: float = 0.75) -> float:
 def test_optima_of_the_reference(case: dict[str, Any]) -> None:
     noise = optimize_noise(
         teachers=case["K"],
-        teacher=tuple(guarantee(*point) for point in case["teacher"]),
+        teacher=PrivacyProfile.from_guarantee(*(guarantee(*point) for point in case["teacher"])),
         target=guarantee(*case["target"]),
         overlap=case["overlap"],
         shape=case["shape"],
@@ -123,7 +123,8 @@ def test_35_teachers_in_the_papers_general_composition(sample: int) -> None:
 def test_overlap_and_profile_only_help() -> None:
     points = (guarantee(0.0, 0.0126), guarantee(0.02, 0.005), guarantee(0.05, 0.001), guarantee(0.0751, 1e-4))
     target = guarantee(0.15, 3e-4)
-    values = [objective(optimize_noise(teachers=11, teacher=points[-n:], target=target)) for n in (1, 2, 3, 4)]
+    profiles = [PrivacyProfile.from_guarantee(*points[-n:]) for n in (1, 2, 3, 4)]
+    values = [objective(optimize_noise(teachers=11, teacher=profile, target=target)) for profile in profiles]
     assert values == sorted(values)
     assert values[-1] > values[0] + 0.1
     values = [objective(optimize_noise(teachers=11, teacher=points[-1], target=target, overlap=r)) for r in (11, 5, 2)]

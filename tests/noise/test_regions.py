@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, certify, fetch_noise, optimize_noise
-from darrm_torch.noise.regions import Corner, Region, growth_at_least, growth_at_most, teacher_guarantees
+import darrm_torch as dt
+from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, PrivacyViolation
+from darrm_torch.noise import store
+from darrm_torch.noise.grid import label_law
+from darrm_torch.noise.priors import vote_law
+from darrm_torch.noise.regions import (
+    Corner,
+    Region,
+    growth_at_least,
+    growth_at_most,
+    teacher_profile,
+    teacher_region,
+)
 
 guarantees = st.builds(
     PrivacyGuarantee,
@@ -129,62 +143,120 @@ def test_huge_epsilons_are_read_on_the_safe_side() -> None:
     assert growth_at_least(math.inf) == growth_at_least(500.0) < math.inf
 
 
-class _Profile:
-    def guarantees(self) -> tuple[PrivacyGuarantee, ...]:
-        return (PrivacyGuarantee(epsilon=0.0, delta=0.01), PrivacyGuarantee(epsilon=0.1, delta=1e-5))
-
-
-def test_teacher_forms() -> None:
-    one = PrivacyGuarantee(epsilon=0.1)
-    assert teacher_guarantees(one) == teacher_guarantees([one]) == teacher_guarantees([one, one]) == (one,)
-    assert len(teacher_guarantees(_Profile())) == 2
-
+# --- the argument `teacher` ------------------------------------------------------------------------------------------
 
 NOTHING = PrivacyGuarantee(epsilon=math.inf)
+UNLIKE = tuple(PrivacyGuarantee(epsilon=e, delta=d) for e, d in ((0.1, 1e-5), (0.3, 0.0), (0.2, 1e-6)))
+WEAKEST = PrivacyGuarantee(epsilon=0.3, delta=1e-5)
+TARGET = PrivacyGuarantee(epsilon=0.35, delta=1e-5)
 
 
-@pytest.mark.parametrize(
-    "unlike",
-    [
-        [PrivacyGuarantee(epsilon=e) for e in (0.1, 0.2, 3.0)],
-        [PrivacyGuarantee(epsilon=3.0, delta=0.1), PrivacyGuarantee(epsilon=0.1, delta=0.1)],
-        [PrivacyGuarantee(epsilon=0.1, delta=1e-5), NOTHING],
-        [PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.0, delta=1.0)],
-        [PrivacyProfile.from_dp_sgd([(noise, 0.01, 100)]) for noise in (1.0, 2.0)],
-    ],
-)
-def test_a_list_of_unlike_teachers_is_not_read_as_what_each_keeps(unlike: list[Any]) -> None:
-    teachers, target = 3, PrivacyGuarantee(epsilon=0.3)
-    calls = [
-        lambda teacher: optimize_noise(teachers=teachers, teacher=teacher, target=target),
-        lambda teacher: fetch_noise(teachers=teachers, teacher=teacher, target=target),
-        lambda teacher: certify([0.0] * (teachers + 1), teachers=teachers, teacher=teacher, target=target),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidArgument, match=r"(?s)at once.*teacher=PrivacyProfile.weakest\(\[\.\.\.\]\)"):
-            call(unlike)
-    weakest = PrivacyProfile.weakest(unlike)
-    proven = certify([0.0] * (teachers + 1), teachers=teachers, teacher=weakest, target=target)
-    for one in unlike:  # what is assumed of the teachers holds for each
-        own = PrivacyProfile.from_guarantee(one) if isinstance(one, PrivacyGuarantee) else one
-        assert all(own.delta(point.epsilon) <= point.delta for point in proven.teacher if math.isfinite(point.epsilon))
+def plotted(teacher: Any) -> list[Any]:
+    from darrm_torch import plot_label_profile
+
+    axes = plot_label_profile(dt.NoiseFunction(gamma=np.full(4, 0.5)), teacher, points=4)
+    return [np.nan_to_num(line.get_xydata()).tolist() for line in axes.get_lines()]
+
+
+# Each public function with an argument `teacher`, for three teachers; what comes out can be compared.
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "optimize_noise": lambda teacher: dt.optimize_noise(teachers=3, teacher=teacher, target=TARGET),
+    "fetch_noise": lambda teacher: dt.fetch_noise(teachers=3, teacher=teacher, target=TARGET),
+    "certify": lambda teacher: dt.certify(np.full(4, 0.25), teachers=3, teacher=teacher, target=TARGET),
+    "label_profile": lambda teacher: dt.label_profile(np.ones(4), teachers=3, teacher=teacher)(0.35),
+    "constant_noise": lambda teacher: dt.constant_noise(teachers=3, teacher=teacher, target=TARGET),
+    "plan": lambda teacher: dt.plan(teachers=3, teacher=teacher, label_target=TARGET).rows,
+    "strongest_mechanism": lambda teacher: dt.strongest_mechanism(
+        "self-bounding", teachers=3, classes=2, teacher=teacher, label_target=TARGET
+    ),
+    "plurality_candidates": lambda teacher: dt.plurality_candidates(
+        teachers=3, classes=3, teacher=teacher, label_target=TARGET
+    ),
+    "plot_label_profile": plotted,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
+
+
+def test_every_public_function_with_a_teacher_is_tried() -> None:
+    functions = {name: getattr(dt, name) for name in dt.__all__ if inspect.isfunction(getattr(dt, name))}
+    assert {name for name, call in functions.items() if "teacher" in inspect.signature(call).parameters} == set(CALLS)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_sequence_is_one_promise_for_each_teacher_and_stands_for_the_weakest(call: Callable[[Any], Any]) -> None:
+    expected = call(PrivacyProfile.from_guarantee(WEAKEST))
+    mixed = [UNLIKE[0], PrivacyProfile.from_guarantee(UNLIKE[1]), UNLIKE[2]]
+    for teacher in (UNLIKE, list(UNLIKE), (one for one in UNLIKE), UNLIKE[::-1], mixed, [WEAKEST] * 3):
+        assert call(teacher) == expected
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize("teacher", [UNLIKE[:1], UNLIKE[:2], [*UNLIKE, WEAKEST]])
+def test_a_sequence_of_another_length_is_refused(call: Callable[[Any], Any], teacher: Any) -> None:
+    cure = r"(?s)^teacher must be .* each of 3 teachers, got \(.*PrivacyProfile\.from_guarantee\(g1, g2, \.\.\.\)$"
+    with pytest.raises(InvalidArgument, match=cure):
+        call(teacher)
+
+
+def true_loss(gamma: Any) -> float:
+    """The largest loss of one label of three teachers that keep one promise of ``UNLIKE`` each, by enumeration."""
+    fixed = [Corner(Fraction(0), Fraction(0)), Corner(Fraction(1), Fraction(1))]
+    cases = itertools.product(*([*Region(guarantees=(promise,)).tilted, *fixed] for promise in UNLIKE))
+    chances = np.array([list(zip(*case, strict=True)) for case in cases], dtype=np.float64)  # (cases, 2, 3)
+    return float((vote_law(chances) @ label_law(np.asarray(gamma)) @ [1, -math.exp(TARGET.epsilon)]).max())
+
+
+def test_unlike_teachers_are_never_certified_without_noise() -> None:
+    """Without noise the loss is .044, and the target allows 1e-5: these promises do not all hold for each teacher."""
+    assert true_loss(np.ones(4)) == pytest.approx(0.044, abs=5e-4)
+    for solve in (dt.optimize_noise, dt.fetch_noise):
+        noise = solve(teachers=3, teacher=UNLIKE, target=TARGET)
+        assert not np.all(noise.gamma == 1)
+        assert true_loss(noise.gamma) <= TARGET.delta
+        assert noise.certificate is not None
+        assert noise.certificate.teacher == (WEAKEST,)
+    assert true_loss(dt.constant_noise(teachers=3, teacher=UNLIKE, target=TARGET).gamma) <= TARGET.delta
+    with pytest.raises(PrivacyViolation):
+        dt.certify(np.ones(4), teachers=3, teacher=UNLIKE, target=TARGET)
+    assert dt.label_profile(np.ones(4), teachers=3, teacher=UNLIKE)(TARGET.epsilon) >= true_loss(np.ones(4))
+    for row in dt.plan(teachers=3, teacher=UNLIKE, label_target=TARGET).rows:
+        if isinstance(row.mechanism, dt.DaRRM) and row.meets:
+            assert true_loss(row.mechanism.noise.gamma) <= TARGET.delta + 1e-12
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(guarantees, min_size=1, max_size=5))
-def test_points_of_a_profile_are_never_taken_for_unlike_teachers(points: list[PrivacyGuarantee]) -> None:
+def test_what_is_assumed_of_all_teachers_holds_for_each(promises: list[PrivacyGuarantee]) -> None:
+    kept = teacher_profile(promises, len(promises)).guarantees()
+    for promise in promises:
+        own = PrivacyProfile.from_guarantee(promise)
+        assert all(own.delta(point.epsilon) <= point.delta for point in kept if math.isfinite(point.epsilon))
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.lists(guarantees, min_size=1, max_size=5))
+def test_the_points_of_a_profile_hold_at_once(points: list[PrivacyGuarantee]) -> None:
     profile = PrivacyProfile.from_guarantee(*points)
-    kept = teacher_guarantees(profile.guarantees())
-    assert Region(guarantees=kept).chain == Region(guarantees=tuple(points)).chain
-    assert teacher_guarantees(profile.compose(2)) == profile.compose(2).guarantees()
+    assert teacher_region(profile, 3).chain == Region(guarantees=tuple(points)).chain
+    assert teacher_region(profile.compose(2), 3).guarantees == profile.compose(2).guarantees()
 
 
 def test_a_pair_of_numbers_is_told_how_it_becomes_a_guarantee() -> None:
     with pytest.raises(InvalidArgument, match=r"got \(8, 1e-05\)\. Write PrivacyGuarantee\(epsilon=8, delta=1e-05\)"):
-        teacher_guarantees((8, 1e-5))
+        teacher_profile((8, 1e-5), 3)
 
 
 @pytest.mark.parametrize("bad", [None, 0.1, (), (0.1,), "teacher", [None]])
 def test_no_teacher(bad: object) -> None:
     with pytest.raises(InvalidArgument, match=r"teacher must be a PrivacyGuarantee, .*, got"):
-        teacher_guarantees(bad)
+        teacher_profile(bad, 3)
+
+
+def test_constant_noise_is_for_one_point() -> None:
+    profile = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3))
+    with pytest.raises(InvalidArgument, match="teacher must be a promise of one point"):
+        dt.constant_noise(teachers=3, teacher=profile, target=TARGET)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from darrm_torch import IndependentVotes, InvalidArgument, NoiseFunction, PrivacyGuarantee, fetch_noise
+from darrm_torch import IndependentVotes, InvalidArgument, NoiseFunction, PrivacyGuarantee, PrivacyProfile, fetch_noise
 from darrm_torch.noise import store
 from darrm_torch.noise.store import _digest
 
@@ -52,7 +52,7 @@ def test_every_argument_is_part_of_the_key(tmp_path: Path, solved: list[dict[str
     changes: list[dict[str, Any]] = [
         {},
         {"teachers": 9},
-        {"teacher": (PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.0, delta=0.2))},
+        {"teacher": PrivacyProfile.from_guarantee(ARGUMENTS["teacher"], PrivacyGuarantee(epsilon=0.0, delta=0.2))},
         {"target": PrivacyGuarantee(epsilon=0.3, delta=2e-5)},
         {"overlap": 6},
         {"prior": IndependentVotes(mean=0.85)},
@@ -67,7 +67,7 @@ def test_every_argument_is_part_of_the_key(tmp_path: Path, solved: list[dict[str
 
 def test_equal_arguments_share_a_file(tmp_path: Path, solved: list[dict[str, Any]]) -> None:
     fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
-    fetch_noise(**{**ARGUMENTS, "teacher": [ARGUMENTS["teacher"]]}, overlap=7, cache_dir=str(tmp_path))
+    fetch_noise(**{**ARGUMENTS, "teacher": [ARGUMENTS["teacher"]] * 7}, overlap=7, cache_dir=str(tmp_path))
     assert len(solved) == 1
 
 
@@ -137,7 +137,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InvalidArgument, match=r"cache_dir must be a folder that can be written to.*disk full"):
         fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

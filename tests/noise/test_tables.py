@@ -140,12 +140,6 @@ MECHANISMS = {
     "vote-private, sampled": lambda teachers, overlap: VotePrivatePlurality(
         teachers=teachers, classes=CLASSES, epsilon=0.5 * overlap, overlap=overlap, sample=teachers - 1
     ),
-    "vote-private, with a delta": lambda teachers, overlap: VotePrivatePlurality(
-        teachers=teachers, classes=CLASSES, epsilon=0.5 * overlap, overlap=overlap, delta=0.02
-    ),
-    "vote-private, sampled, with a delta": lambda teachers, overlap: VotePrivatePlurality(
-        teachers=teachers, classes=CLASSES, epsilon=0.5 * overlap, overlap=overlap, delta=0.02, sample=teachers - 1
-    ),
     "permute-and-flip": lambda teachers, overlap: PermuteAndFlip(epsilon=0.6 * overlap, overlap=overlap),
     "GNMax": lambda teachers, overlap: GNMax(sigma=4.0, overlap=overlap),
     "GNMax, its label": lambda teachers, overlap: GNMax(sigma=4.0, overlap=overlap, teachers=teachers, classes=CLASSES),
@@ -239,35 +233,6 @@ def test_a_wrong_entry_is_caught(units: int) -> None:
     coins = [spoiled(private, i, units).vote_epsilon > 0.5 + 1e-12 for i in several]
     assert np.mean(bounded) > 0.6
     assert np.mean(coins) > 0.6
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.01), (1.0, 1e-3), (1e-3, 1e-6)])
-def test_a_delta_is_spent_and_not_exceeded(epsilon: float, delta: float) -> None:
-    """Against all pairs of counts of one vote's difference; a table without the delta is beaten."""
-    space = standings(5, CLASSES)
-    table, pure = vote_private_table(space, epsilon=epsilon, delta=delta), vote_private_table(space, epsilon=epsilon)
-    counts = np.array([row for row in itertools.product(range(6), repeat=CLASSES) if sum(row) == 5])
-    law = table.chances[space.lookup[space.find(counts)[:, None], counts]]
-    apart = np.abs(counts[:, None] - counts[None, :]).sum(axis=2) == 2
-    excess = np.maximum(law[:, None] - math.exp(epsilon) * law[None, :], 0).sum(axis=2)[apart]
-    assert delta * 0.999 < excess.max() <= delta + 1e-15
-    assert (
-        table.lacking_growth(math.exp(epsilon), delta) <= 1e-15 < table.lacking_growth(math.exp(epsilon), delta * 0.9)
-    )
-    prior = PluralityVotes(accuracy=0.7)
-    assert table.accuracy(prior) > pure.accuracy(prior)
-    spoilable = np.flatnonzero([np.sum(space.histogram == one) > 1 for one in space.histogram])
-    units = 2**53 // 100
-    caught = [spoiled(table, i, units).lacking_growth(math.exp(epsilon), delta) > 1e-12 for i in spoilable]
-    assert np.mean(caught) > 0.6
-
-
-def test_what_a_delta_gains_for_eleven_teachers() -> None:
-    """0.875 without one, 0.8785 at (1, 1e-3): independent errors of accuracies 0.5, 0.7 and 0.9."""
-    prior = tuple(PluralityVotes(accuracy=accuracy) for accuracy in (0.5, 0.7, 0.9))
-    for delta, told in ((0.0, 0.87496), (1e-5, 0.87500), (1e-3, 0.87846)):
-        table = vote_private_table(standings(11, 10), epsilon=1.0, delta=delta, prior=prior)
-        assert table.accuracy(prior) == pytest.approx(told, abs=1e-5)
 
 
 @pytest.mark.parametrize("teachers", [5, 11, 21])

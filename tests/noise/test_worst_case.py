@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from darrm_torch import InvalidArgument, PrivacyGuarantee, optimize_noise
+from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, optimize_noise
 from darrm_torch.noise.certificate import certify_scaled
 from darrm_torch.noise.grid import is_monotone, label_law, on_grid
 from darrm_torch.noise.priors import vote_law
@@ -184,7 +184,7 @@ def test_certified_noise_is_private_by_brute_force(
 ) -> None:
     noise = optimize_noise(
         teachers=teachers,
-        teacher=tuple(PrivacyGuarantee(epsilon=e, delta=d) for e, d in points),
+        teacher=PrivacyProfile.from_guarantee(*(PrivacyGuarantee(epsilon=e, delta=d) for e, d in points)),
         target=PrivacyGuarantee(epsilon=target[0], delta=target[1]),
         overlap=overlap,
         shape=shape,

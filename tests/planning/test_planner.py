@@ -68,7 +68,8 @@ def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> N
     assert best.agreement == pytest.approx(darrm_agreement(gamma, 0.75), abs=1e-12)
     assert best.agreement > row_of(answer, "DaRRM, one point").agreement + 0.1
     # Proven anew.
-    assert dt.label_profile(gamma, teachers=11, teacher=best.mechanism.noise.certificate.teacher)(0.0852) <= 1e-4
+    kept = PrivacyProfile.from_guarantee(*best.mechanism.noise.certificate.teacher)
+    assert dt.label_profile(gamma, teachers=11, teacher=kept)(0.0852) <= 1e-4
     one = row_of(answer, "noise-free, 1 of 11")
     assert one.meets
     assert one.agreement == pytest.approx(agreement_by_enumeration(one, 11, 0.75), abs=1e-12)

@@ -281,7 +281,7 @@ def test_four_points_gain_nearly_what_eight_do(history, delta):
 
     def error(points, allowance):
         target = PrivacyGuarantee(epsilon=allowance * epsilon, delta=allowance * delta)
-        noise = optimize_noise(teachers=11, teacher=points, target=target, prior=prior)
+        noise = optimize_noise(teachers=11, teacher=PrivacyProfile.from_guarantee(*points), target=target, prior=prior)
         return noise.expected_error(prior)[0]
 
     eight = tuple(

@@ -183,7 +183,7 @@ def test_the_noise_free_majority_meets_the_papers_budget():
     assert total.epsilon == pytest.approx(0.254, abs=1e-3)
     assert total.route.name == "publishing the teachers"
     target = PrivacyGuarantee(epsilon=0.2556, delta=3e-4)
-    with_profile = dt.optimize_noise(teachers=11, teacher=PAPER.guarantees(), target=target)
+    with_profile = dt.optimize_noise(teachers=11, teacher=PAPER, target=target)
     assert with_profile.gamma[6:] == pytest.approx(1.0, abs=1e-9)
     one_point = dt.optimize_noise(teachers=11, teacher=PrivacyGuarantee(epsilon=0.0852, delta=1e-4), target=target)
     assert one_point.gamma[6:].min() < 0.9
@@ -271,9 +271,7 @@ def test_a_certificate_for_something_else_does_not_count(change, word):
 
 
 def test_weaker_teachers_than_the_certificate_assumes_are_noticed():
-    noise = dt.optimize_noise(
-        teachers=11, teacher=PAPER.guarantees(), target=PrivacyGuarantee(epsilon=0.15, delta=2e-4)
-    )
+    noise = dt.optimize_noise(teachers=11, teacher=PAPER, target=PrivacyGuarantee(epsilon=0.15, delta=2e-4))
     for teachers, applies in (([PAPER] * 11, True), ([PAPER] * 10 + [WEAKER], False)):
         total = dt.total_privacy(teachers=teachers, mechanism=DaRRM(noise), labels=1, delta=2e-4)
         assert by_name(total)["certified label"].applies is applies

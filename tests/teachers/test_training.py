@@ -1,8 +1,7 @@
-"""Shards that depend on nothing but the record, and teachers whose training does not depend on their number."""
+"""Training that does not depend on the number of records, and folders from which it resumes."""
 
 from __future__ import annotations
 
-import copy
 import signal
 import subprocess
 import sys
@@ -13,17 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from darrm_torch import (
-    InvalidArgument,
-    TrainingSettings,
-    assign_shards,
-    contiguous_shards,
-    load_teacher,
-    train_teachers,
-)
+from darrm_torch import InvalidArgument, TrainingSettings, assign_shards, load_teacher, train_teachers
 from darrm_torch.teachers.training import _data_digest, train_teacher
 
 
@@ -43,46 +34,6 @@ def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)
 
 
-records = st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=30, unique=True)
-
-
-@given(records=records, teachers=st.integers(1, 6), data=st.data(), key=st.binary(min_size=1, max_size=8))
-@settings(deadline=None, derandomize=True)
-def test_removing_a_record_touches_its_shards_only(
-    records: list[bytes], teachers: int, data: st.DataObject, key: bytes
-) -> None:
-    overlap = data.draw(st.integers(1, teachers))
-    gone = data.draw(st.integers(0, len(records) - 1))
-    before = assign_shards(records, teachers=teachers, overlap=overlap, key=key)
-    rest = records[:gone] + records[gone + 1 :]
-    after = assign_shards(rest, teachers=teachers, overlap=overlap, key=key)
-    members = [{records[i] for i in shard} for shard in before]
-    assert all(sum(record in shard for shard in members) == overlap for record in records)
-    changed = [m != {rest[i] for i in shard} for m, shard in zip(members, after, strict=True)]
-    assert sum(changed) == overlap
-    assert changed == [records[gone] in shard for shard in members]
-
-
-def test_contiguous_slices_lack_that_property() -> None:
-    records = [bytes([i]) for i in range(30)]
-    before = [{records[i] for i in shard} for shard in contiguous_shards(30, teachers=5)]
-    after = [{records[1:][i] for i in shard} for shard in contiguous_shards(29, teachers=5)]
-    assert sum(a != b for a, b in zip(before, after, strict=True)) > 1
-
-
-def test_shards_are_even() -> None:
-    # Chi-square with 10 degrees of freedom; a fair assignment fails once in 10,000 keys. This key is fixed.
-    shards = assign_shards([i.to_bytes(4, "big") for i in range(11_000)], teachers=11, overlap=1, key=b"even")
-    statistic = sum((len(shard) - 1000) ** 2 / 1000 for shard in shards)
-    assert statistic < 35.6
-
-
-def test_another_key_gives_other_shards() -> None:
-    records = [bytes([i]) for i in range(50)]
-    one, other = (assign_shards(records, teachers=3, key=key) for key in (b"1", b"2"))
-    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -98,12 +49,6 @@ def test_another_key_gives_other_shards() -> None:
 def test_wrong_settings(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         TrainingSettings(**wrong)
-
-
-@pytest.mark.parametrize(("teachers", "overlap"), [(0, 1), (3, 4), (3, 0)])
-def test_wrong_shards(teachers: int, overlap: int) -> None:
-    with pytest.raises(InvalidArgument):
-        assign_shards([b"a"], teachers=teachers, overlap=overlap, key=b"k")
 
 
 def test_training_does_not_depend_on_the_size_of_the_shard() -> None:
@@ -233,100 +178,6 @@ def test_a_seed_repeats_a_run() -> None:
     setting = TrainingSettings(batch_size=20, epochs=1)
     runs = [train_teacher(build, *some_data(60), shard_size=60, settings=setting, seeds=(3, 4)) for _ in range(2)]
     assert torch.equal(runs[0]["module_state_dict"]["1.weight"], runs[1]["module_state_dict"]["1.weight"])
-
-
-@pytest.mark.parametrize(
-    ("network", "words"),
-    [
-        (nn.Linear(4, 3), "weight is (2, 4) in the file, (3, 4) in the network, and 1 more differ."),
-        (nn.Linear(4, 2, bias=False), "bias is not in the network."),
-        (nn.Sequential(nn.Linear(4, 2)), "0.weight is not in the file, and 3 more differ."),
-        (nn.BatchNorm1d(2), "weight is (2, 4) in the file, (2,) in the network, and 3 more differ."),
-    ],
-    ids=["shape", "too few", "names", "buffers"],
-)
-def test_weights_of_another_network_are_one_clear_error(tmp_path: Path, network: nn.Module, words: str) -> None:
-    file = tmp_path / "teacher-000.pt"
-    record = {"privacy_accountant_state_dict": None, "settings": {}, "shard_size": 3}
-    torch.save({**record, "module_state_dict": nn.Linear(4, 2).state_dict()}, file)
-    before = copy.deepcopy(network.state_dict())
-    with pytest.raises(InvalidArgument) as refused:
-        load_teacher(file, network)
-    message = str(refused.value)
-    assert message.startswith(f"{file} must be the weights of this {type(network).__name__}, got 'those of another")
-    assert "train this one in a new folder" in message
-    assert "\n" not in message
-    assert words in message
-    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
-
-
-def checkpoints(folder: Path) -> tuple[nn.Module, list[Path]]:
-    """A network, and files of it as Opacus, Lightning, DDP and torch.save leave them."""
-    network = build()
-    plain = network.state_dict()
-    kept = {
-        "opacus": {"module_state_dict": {f"_module.{name}": value for name, value in plain.items()}, "more": 3},
-        "lightning": {"state_dict": {f"net._module.{name}": value for name, value in plain.items()}, "epoch": 2},
-        "itself": {"state_dict": plain},
-        "ddp": {f"module.{name}": value for name, value in plain.items()},
-        "alone": plain,
-    }
-    files = [folder / f"{name}.pt" for name in kept]
-    for file, record in zip(files, kept.values(), strict=True):
-        torch.save(record, file)
-    return network, files
-
-
-def test_teachers_of_others_are_loaded(tmp_path: Path) -> None:
-    network, files = checkpoints(tmp_path)
-    inputs = torch.rand(3, 4)
-    rest = []
-    for file in files:
-        fresh = build()
-        rest.append(load_teacher(str(file), fresh))
-        assert torch.equal(fresh(inputs), network(inputs))
-    assert rest == [{"more": 3}, {"epoch": 2}, {}, {}, {}]
-    wrapped = torch.nn.Module()
-    wrapped._module = build()
-    load_teacher(files[0], wrapped)
-    assert torch.equal(wrapped._module(inputs), network(inputs))
-
-
-def test_a_checkpoint_of_opacus_is_a_teacher(tmp_path: Path) -> None:
-    from opacus import PrivacyEngine
-    from torch.utils.data import DataLoader, TensorDataset
-
-    network, engine, fresh = build(), PrivacyEngine(), build()
-    private, _, _ = engine.make_private(
-        module=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-        data_loader=DataLoader(TensorDataset(*some_data(8)), batch_size=4),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
-    engine.save_checkpoint(path=tmp_path / "teacher-0.pt", module=private)
-    rest = load_teacher(tmp_path / "teacher-0.pt", fresh)
-    assert rest["privacy_accountant_state_dict"]["mechanism"] == "prv"
-    assert torch.equal(fresh[1].weight, network[1].weight)
-
-
-class Opened:
-    """Would tell that it was unpickled."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return exec, ("raise SystemExit('opened')",)
-
-
-@pytest.mark.parametrize("content", [b"junk", None, Opened(), [torch.ones(2)], {"settings": {}}, {}, {"state_dict": 3}])
-def test_nobody_is_told_to_delete_a_file(tmp_path: Path, content: Any) -> None:
-    file = tmp_path / "model.pt"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    elif content is not None:
-        torch.save(content, file)
-    with pytest.raises(InvalidArgument, match=r"file must be a checkpoint.* got '.*model\.pt'\. It ") as refused:
-        load_teacher(file, build())
-    assert not any(word in refused.value.cure for word in ("elete", "emove", "rain"))
 
 
 def test_empty_shards_and_unequal_lengths_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""The privacy report: what was released, what it costs, by which argument, and what that rests on."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from .. import __version__
+from ..mechanisms import Mechanism
+from ..privacy.guarantees import format_bound
+from ..privacy.profiles import PrivacyProfile
+from ..privacy.totals import TotalPrivacy
+from .ledger import PrivacyLedger
+
+__all__ = ["report_as_dict", "report_as_text"]
+
+
+def report_as_dict(
+    ledger: PrivacyLedger,
+    *,
+    mechanism: Mechanism,
+    profiles: Sequence[PrivacyProfile],
+    overlap: int,
+    label: TotalPrivacy,
+    total: TotalPrivacy | None,
+) -> dict[str, Any]:
+    """Everything that the report says, ready for JSON; ``label`` is the cost of one label, ``total`` of all so far."""
+    budget, readings = ledger.budget, [profile.reading for profile in profiles]
+    return {
+        "library": "darrm-torch",
+        "version": __version__,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "ledger": {
+            "file": ledger.path if ledger.path == ":memory:" else os.path.basename(ledger.path),
+            "budget": None if budget is None else asdict(budget),
+        },
+        "labels": ledger.count,
+        "teachers": len(profiles),
+        "overlap": overlap,
+        "mechanism": mechanism.describe(),
+        "label": label.to_dict(),
+        "total": None if total is None else total.to_dict(),
+        # A digest of the weights is an exact function of the training data: it stays with the ledger.
+        "readings": [
+            {"teacher": number, **{name: value for name, value in asdict(reading).items() if name != "digest"}}
+            for number, reading in enumerate(readings)
+            if reading is not None
+        ],
+        "assumptions": list(label.assumptions),
+    }
+
+
+def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
+    """The same for people: plain text at most 79 columns wide, or Markdown."""
+    given, mechanism, budget = facts["labels"], facts["mechanism"], facts["ledger"]["budget"]
+    numbers = [f"{name} {format_bound(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
+    strength = f" ({', '.join(numbers)})" if numbers else ""
+    about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
+    paragraphs = [
+        f"Released: {given} label{'s' * (given != 1)}, by {mechanism['kind']}{strength} from {facts['teachers']} "
+        f"teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
+        _cost("One label is", facts["label"]),
+    ]
+    if given > 1:
+        others = [r for r in facts["total"]["routes"] if r["applies"] and r["name"] != facts["total"]["route"]]
+        paragraphs.append(
+            _cost(f"All {given} labels together are", facts["total"])
+            + "".join(f" By {other['name']} the bound is {format_bound(other['epsilon'])}." for other in others)
+        )
+    limit = (
+        "no budget"
+        if budget is None
+        else f"budget ({format_bound(budget['epsilon'], 6)}, {format_bound(budget['delta'], 3)})-DP"
+    )
+    paragraphs.append(
+        f"Ledger: {facts['ledger']['file']}, {limit}. Reported by {facts['library']} {facts['version']} on "
+        f"{facts['date']}."
+    )
+    lists = {"Assumptions:": facts["assumptions"], "Findings about the teachers:": _findings(facts["readings"])}
+    for title, items in lists.items():
+        if items:
+            lines = [title, *([""] if markdown else []), *(f"- {item}" for item in items)]
+            paragraphs.append("\n".join(lines if markdown else map(_wrapped, lines)))
+    if markdown:
+        return "\n\n".join(["# Privacy report", *paragraphs]) + "\n"
+    return "\n".join(_wrapped(paragraph) if "\n" not in paragraph else paragraph for paragraph in paragraphs)
+
+
+def _cost(whose: str, total: Mapping[str, Any]) -> str:
+    delta = format_bound(total["delta"], 3)
+    if total["epsilon"] is None:
+        return f"{whose} not proven to be private: no bound holds at delta {delta}."
+    explanation = next(route["explanation"] for route in total["routes"] if route["name"] == total["route"])
+    return f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP, by {total['route']}. {explanation}"
+
+
+def _findings(readings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each note of the readings once, with the numbers of the teachers that it is about."""
+    teachers: dict[str, list[int]] = {}
+    for reading in readings:
+        for note in reading["notes"]:
+            teachers.setdefault(note, []).append(reading["teacher"])
+    return [f"{_numbered(numbers)}: {note}" for note, numbers in teachers.items()]
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    """ "Teacher 3", "Teachers 0-4, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    listed = ", ".join("-".join(map(str, run)) for run in runs)
+    return f"Teacher{'s' * (len(numbers) > 1)} {listed}"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 79, subsequent_indent="  ")

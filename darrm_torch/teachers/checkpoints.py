@@ -1,0 +1,192 @@
+"""Weights of teachers: in files, in memory, and under the wrappers of Opacus, DDP, ``torch.compile`` and Fabric.
+
+Only this module opens files of weights, always with ``weights_only=True``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InvalidArgument
+
+__all__ = ["Checkpoint", "load_teacher", "weights_digest"]
+
+# The attribute in which a wrapper holds the user's network; also the part that it adds to the names of weights.
+_WRAPPED = ("_module", "module", "_orig_mod", "_forward_module")
+_WRAPPERS = (
+    "opacus.",
+    "torch.nn.parallel.",
+    "torch._dynamo.",
+    "lightning.fabric.",
+    "lightning_fabric.",
+)  # the packages that wrap
+
+
+# --- wrappers ---------------------------------------------------------------------------------------------------------
+
+
+def unwrap_module(model: Any) -> nn.Module:
+    """The user's own network inside its wrappers; nothing is changed.
+
+    Raises:
+        InvalidArgument: not a module, in whatever wrapping.
+    """
+    while type(model).__module__.startswith(_WRAPPERS):
+        held = {**vars(model), **vars(model).get("_modules", {})}
+        inner = next((held[name] for name in _WRAPPED if name in held), None)
+        if inner is None:
+            break
+        model = inner
+    if not isinstance(model, nn.Module):
+        raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
+    return model
+
+
+def unwrap_name(name: str) -> list[str]:
+    """The parts of a weight's name without those that wrappers add."""
+    return [part for part in name.split(".") if part not in _WRAPPED]
+
+
+def state_of(module: Any) -> Mapping[str, Any]:
+    """The state dict of a module, of Opacus' hooks around one, or a state dict itself."""
+    if isinstance(module, Mapping):
+        return module
+    if hasattr(module, "state_dict"):
+        return dict(module.state_dict())
+    if isinstance(getattr(module, "_module", None), nn.Module):  # GradSampleHooks
+        return dict(unwrap_module(module).state_dict())
+    raise InvalidArgument("module", "a module or a state dict", type(module).__name__)
+
+
+def named_weights(module: Any) -> list[tuple[str, Tensor]]:
+    """Weights and buffers of a module or a state dict, sorted by their names without wrappers and common prefixes."""
+    state = state_of(module)
+    names = {name: unwrap_name(name) for name in state}
+    shared = len(os.path.commonprefix(list(names.values()))) if len(names) > 1 else 0  # noqa: RUF071 - lists of parts
+    return sorted(
+        ((".".join(names[name][shared:]), value) for name, value in state.items() if isinstance(value, Tensor)),
+        key=lambda pair: pair[0],
+    )
+
+
+def weights_digest(module: Any) -> str:
+    """A digest of the weights and buffers of a module or a state dict, the same in every wrapping."""
+    digest = hashlib.sha256()
+    for name, value in named_weights(module):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a file of weights.
+
+    Attributes:
+        weights: the state dict.
+        key: its key in the file: "module_state_dict" (Opacus), "state_dict" (Lightning), or "" (a state dict alone).
+        rest: everything else in the file.
+    """
+
+    weights: Mapping[str, Any]
+    key: str
+    rest: dict[str, Any]
+
+    @classmethod
+    def read(cls, file: str | os.PathLike[str], *, name: str = "file") -> Checkpoint:
+        """Open a file with ``weights_only=True``.
+
+        Args:
+            file: the path.
+            name: the argument that an error names.
+
+        Raises:
+            InvalidArgument: the file cannot be read, or holds no weights.
+        """
+        try:
+            record = torch.load(file, weights_only=True, map_location="cpu")
+        except Exception as error:  # Torch raises many kinds on a damaged or foreign file
+            cure = (
+                f"It cannot be read ({type(error).__name__}). Only tensors and plain values are read: a pickled module "
+                "is refused, because opening it would run its code."
+            )
+            raise InvalidArgument(name, "a readable checkpoint", str(file), cure) from None
+        rest: dict[str, Any] = record if isinstance(record, dict) else {}
+        key = next((key for key in ("module_state_dict", "state_dict") if isinstance(rest.get(key), Mapping)), "")
+        weights, rest = (rest.pop(key), rest) if key else (record, {})
+        if not (isinstance(weights, Mapping) and any(isinstance(value, Tensor) for value in weights.values())):
+            content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+            expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
+            raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
+        return cls(weights, key, rest)
+
+    def holds(self, module: Any) -> bool:
+        """Whether each weight of ``module`` is in this file: under any name, in any precision, among others."""
+        tensors = [value for value in state_of(module).values() if isinstance(value, Tensor)]
+        precisions = {value.dtype for value in tensors if value.is_floating_point()}
+        kept = set()
+        for value in self.weights.values():
+            if isinstance(value, Tensor):
+                versions = [value.to(one) for one in precisions] if value.is_floating_point() else [value]
+                kept |= {weights_digest({"": version}) for version in versions}
+        return all(weights_digest({"": value}) in kept for value in tensors)
+
+
+def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, Any]:
+    """Load a teacher's weights into ``model`` and return the rest of the file.
+
+    The file is one of :func:`train_teachers`, of ``PrivacyEngine.save_checkpoint``, a Lightning checkpoint, or a state
+    dict alone. It is opened with ``weights_only=True``, so it may hold only tensors and plain values. Prefixes that
+    Opacus, DDP, ``torch.compile`` or a LightningModule put before the names of the weights do not matter. A file of
+    :func:`train_teachers` holds ``module_state_dict`` and ``privacy_accountant_state_dict`` as Opacus' checkpoints do
+    (the latter is ``None`` without privacy), ``sampling``, ``settings`` and ``shard_size``.
+
+    Raises:
+        InvalidArgument: the file cannot be read, holds no weights, or holds those of another network than ``model``.
+            The message says which, and ``model`` stays as it was.
+    """
+    return load_weights(
+        file, model, cure="Load it into the network that was trained, or train this one in a new folder."
+    )
+
+
+def load_weights(file: str | os.PathLike[str], model: nn.Module, *, cure: str) -> dict[str, Any]:
+    """:func:`load_teacher` with ``cure``: what the caller can do if the weights are those of another network."""
+    checkpoint = Checkpoint.read(file)
+    state, own = checkpoint.weights, model.state_dict()
+    if state.keys() != own.keys():
+        parts = {name: unwrap_name(name) for name in state}
+        if checkpoint.key == "state_dict":  # Lightning's: of a module that holds the network, or of the network itself
+            prefixes = {tuple(names[:1]) for names in parts.values()}
+            if len(prefixes) == 1 and prefixes.isdisjoint(tuple(unwrap_name(name)[:1]) for name in own):
+                parts = {name: names[1:] for name, names in parts.items()}
+        targets = {tuple(unwrap_name(name)): name for name in own}
+        state = {targets.get(tuple(names), ".".join(names)): state[name] for name, names in parts.items()}
+    _check_shapes(model, state, file, cure)
+    model.load_state_dict(state)
+    return checkpoint.rest
+
+
+def _check_shapes(model: nn.Module, state: Mapping[str, Any], file: str | os.PathLike[str], cure: str) -> None:
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    stored = {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
+    different = [name for name in {**own, **stored} if own.get(name) != stored.get(name)]
+    if different:
+        name, *more = different
+        difference = f"not in {'the file' if name in own else 'the network'}"
+        if name in own and name in stored:
+            difference = f"{stored[name]} in the file, {own[name]} in the network"
+        if more:
+            difference += f", and {len(more)} more differ"
+        expected = f"the weights of this {type(model).__name__}"
+        raise InvalidArgument(str(file), expected, "those of another network", f"{name} is {difference}. {cure}")

@@ -1,0 +1,92 @@
+"""Teachers that tests train with Opacus."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from darrm_torch import PrivacyProfile, read_privacy
+
+STEPS = [(1.0, 0.1, 10)]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 6)
+        self.out = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.relu(self.hidden(x)))
+
+
+class Teacher:
+    """One epoch of DP-SGD with Opacus, in the way that a test asks for."""
+
+    def __init__(
+        self, *, seed=0, accountant="prv", records=100, net=None, lr=0.1, optimizer=torch.optim.SGD, **private
+    ):
+        from opacus import PrivacyEngine
+
+        torch.manual_seed(seed)
+        self.net = Net() if net is None else net
+        self.engine = PrivacyEngine(accountant=accountant)
+        data = TensorDataset(torch.randn(records, 4), torch.randint(0, 2, (records,)))
+        settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0} | private
+        self.module, self.optimizer, *rest = self.engine.make_private(
+            module=self.net,
+            optimizer=optimizer(self.net.parameters(), lr=lr),
+            data_loader=DataLoader(data, batch_size=records // 10),
+            **(settings | ({"criterion": nn.CrossEntropyLoss()} if "ghost" in str(private) else {})),
+        )
+        self.loader = rest[-1]
+        self.criterion = rest[0] if len(rest) == 2 else nn.CrossEntropyLoss()
+        self.train()
+
+    def train(self) -> None:
+        callable_ = self.module if isinstance(self.module, nn.Module) else self.net
+        for x, y in self.loader:
+            self.optimizer.zero_grad()
+            self.criterion(callable_(x), y).backward()
+            self.optimizer.step()
+
+    def read(self, **options) -> PrivacyProfile:
+        given = {"module": self.module, "data_loader": self.loader, "optimizer": self.optimizer}
+        return read_privacy(self.engine, **(given | options))
+
+
+def save(file, teacher, **extra):
+    state = {"module_state_dict": teacher.net.state_dict(), **extra}
+    state.setdefault("privacy_accountant_state_dict", dict(teacher.engine.accountant.state_dict()))
+    torch.save(state, file)
+
+
+def zero_net() -> Net:
+    net = Net()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    net.hidden.weight.requires_grad_(True)
+    return net
+
+
+def noisy(seed: int, data_seed: int) -> Teacher:
+    """Noise dominates, data differ: teachers with one seed differ only by what they learned."""
+    torch.manual_seed(data_seed)
+    from opacus import PrivacyEngine
+
+    teacher = Teacher.__new__(Teacher)
+    teacher.net, teacher.engine = zero_net(), PrivacyEngine()
+    data = TensorDataset(torch.randn(100, 4), torch.randint(0, 2, (100,)))
+    teacher.module, teacher.optimizer, teacher.loader = teacher.engine.make_private(
+        module=teacher.net,
+        optimizer=torch.optim.SGD(teacher.net.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=10),
+        noise_multiplier=50.0,
+        max_grad_norm=1.0,
+    )
+    teacher.criterion = nn.CrossEntropyLoss()
+    torch.manual_seed(seed)
+    teacher.train()
+    return teacher
