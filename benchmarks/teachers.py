@@ -53,8 +53,9 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
     import opacus  # noqa: F401
     import torch
 
+    from darrm_torch.teachers.dp_sgd import TrainingSettings, train_teacher
     from darrm_torch.teachers.shards import contiguous_shards
-    from darrm_torch.teachers.training import TrainingSettings, train_teacher, train_teachers
+    from darrm_torch.teachers.training import train_teachers
     from recipes.models import PaperCNN
 
     generator = torch.Generator().manual_seed(0)

@@ -60,6 +60,16 @@ from .plots import (
     plot_noise as plot_noise,
     plot_plurality as plot_plurality,
 )
+from .privacy.allocation import RandomAllocation as RandomAllocation
+from .privacy.allocation_prices import (
+    allocated_delta as allocated_delta,
+    allocated_epsilon as allocated_epsilon,
+    distinct_voters as distinct_voters,
+    jury_delta as jury_delta,
+    jury_epsilon as jury_epsilon,
+    self_bounding_delta as self_bounding_delta,
+    self_bounding_epsilon as self_bounding_epsilon,
+)
 from .privacy.composition import (
     general_composition as general_composition,
     optimal_composition as optimal_composition,
@@ -74,6 +84,7 @@ from .privacy.totals import (
     total_privacy as total_privacy,
 )
 from .teachers.checkpoints import load_teacher as load_teacher
+from .teachers.dp_sgd import TrainingSettings as TrainingSettings
 from .teachers.independence import check_independent as check_independent
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,
@@ -81,6 +92,6 @@ from .teachers.reading import (
     read_teachers as read_teachers,
 )
 from .teachers.shards import assign_shards as assign_shards, contiguous_shards as contiguous_shards
-from .teachers.training import TrainingSettings as TrainingSettings, train_teachers as train_teachers
+from .teachers.training import train_teachers as train_teachers
 
 __version__: str

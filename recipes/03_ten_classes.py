@@ -1,30 +1,44 @@
-"""Ten classes: labels by the self-bounding plurality, beside randomized response, GNMax and permute-and-flip.
+"""Ten classes: labels by the self-bounding plurality, compared with randomized response, GNMax and permute-and-flip.
 
     python -m recipes.03_ten_classes                         # the first data set that this machine has
     python -m recipes.03_ten_classes --data fashion-mnist    # 60,000 private images, 11 teachers
 
-Teachers are trained twice on the same disjoint shards, for two kinds of promise:
+The recipe trains teachers twice on the same disjoint shards, for two kinds of guarantee:
 
-* with Opacus, private themselves. Then a label may cost a few teachers' worth although a record may touch them all;
-* without privacy. Then coins alone protect the votes, and only of the one teacher that a record touches.
+* with Opacus. These teachers are private, so a label may cost a few teachers' worth even if one record is in the
+  training data of all of them;
+* without privacy. Then only the mechanism's own randomness protects the votes, and a record affects one vote.
 
-Prints tables; leaves results.json and figure.png in the run folder. Stop it at any time and run it again: trained
-teachers are kept, and no label is paid for twice. See --help for every setting.
+Prints tables and writes results.json and figure.png to the run folder. You can stop it at any time and run it again:
+trained teachers are kept, and no label is paid for twice. --help lists every setting.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-demo = importlib.import_module("recipes.01_private_labels")
+from darrm_torch.cli.parser import Command
+from darrm_torch.cli.running import run_command
+
+from .options import (
+    data_arguments,
+    label_arguments,
+    print_results,
+    printer,
+    quieten,
+    run_arguments,
+    training_arguments,
+    training_settings,
+)
 
 # Only light imports here: every training process imports this module again.
 
-# DP-SGD wants large batches and long steps of short gradients; plain training small ones.
+# DP-SGD works best with large batches and high learning rates on tightly clipped gradients, plain training with small
+# batches.
 PRIVATE = {"noise_multiplier": 1.5, "max_grad_norm": 0.5, "batch_size": 256, "epochs": 20, "learning_rate": 2.0}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "fashion-mnist": PRIVATE,
@@ -33,94 +47,85 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    parser = demo.Parser(prog="03_ten_classes", description=(__doc__ or "").split("\n\n")[0])
-    data = parser.add_argument_group("data")
-    data.add_argument("--data", default="auto", help="auto, fashion-mnist, mnist or mnist-5000 (default: %(default)s)")
-    data.add_argument("--data-folder", type=Path, help="where the files of the data set are, or are downloaded to")
-    data.add_argument("--limit", type=int, help="use only the first so many private records")
-    teachers = parser.add_argument_group("teachers")
-    teachers.add_argument("--teachers", type=int, default=11, help="K (default: %(default)s)")
-    teachers.add_argument("--noise-multiplier", type=float, help="of DP-SGD (default: by data set)")
-    teachers.add_argument("--max-grad-norm", type=float, help="clipping bound (default: by data set)")
-    teachers.add_argument("--batch-size", type=int, help="expected (default: by data set)")
-    teachers.add_argument("--epochs", type=int, help="(default: by data set)")
-    teachers.add_argument("--learning-rate", type=float, help="(default: by data set)")
-    teachers.add_argument("--workers", type=int, help="training processes (default: one a core)")
-    teachers.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this recipe's options."""
+    data_arguments(parser)
+    training_arguments(parser.add_argument_group("teachers"))
     labels = parser.add_argument_group("labels")
     labels.add_argument("--delta", type=float, default=1e-5, help="of one teacher, and of GNMax (default: %(default)s)")
     labels.add_argument(
-        "--allowance", type=float, default=3.0, help="m: a label costs m times a teacher (default: %(default)s)"
-    )
-    labels.add_argument(
-        "--vote-epsilon", type=float, default=1.0, help="of one label that coins alone protect (default: %(default)s)"
+        "--vote-epsilon",
+        type=float,
+        default=1.0,
+        help="of one label that only the mechanism's own randomness protects (default: %(default)s)",
     )
     labels.add_argument("--queries", type=int, default=1000, help="labels for each student (default: %(default)s)")
-    labels.add_argument("--total-delta", type=float, help="delta of all labels together (default: that of one label)")
-    labels.add_argument("--steps", type=int, default=600, help="of each student (default: %(default)s)")
-    parser.add_argument("--run", type=Path, help="run folder (default: runs/DATA-ten-classes)")
-    parser.add_argument("--seed", type=int, help="repeat a run; INSECURE, whoever knows it knows the noise")
-    return parser.parse_args(arguments)
+    label_arguments(labels)
+    labels.add_argument("--steps", type=int, default=600, help="training steps of a student (default: %(default)s)")
+    run_arguments(parser, "runs/DATA-ten-classes")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run it; the exit status is 2 for a mistake in the arguments, with one line that says which."""
-    chosen = read_arguments(arguments)
-    return demo.status_of(run, chosen)
-
-
-def run(chosen: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers.training import TrainingSettings
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report, ten_classes
     from .data import load_all_classes
 
-    demo.quieten()
-    if chosen.workers is not None:
-        check_integer("workers", chosen.workers, low=1)
-    task = load_all_classes(chosen.data, folder=chosen.data_folder, limit=chosen.limit)
-    print(report.describe_data(task))
-    usual = DEFAULTS[task.source]
-    training = {name: usual[name] if getattr(chosen, name) is None else getattr(chosen, name) for name in usual}
+    quieten()
+    say = printer(options)
+    task = load_all_classes(options.data, folder=options.data_folder, limit=options.limit)
+    say(report.describe_data(task))
     settings = ten_classes.Settings(
         source=task.source,
         classes=task.classes,
-        teachers=chosen.teachers,
+        teachers=options.teachers,
         overlap=1,
-        assumed_overlap=chosen.teachers,
+        assumed_overlap=options.teachers,
         contiguous=False,
-        training=TrainingSettings(**training),
-        delta=chosen.delta,
-        allowance=chosen.allowance,
+        training=TrainingSettings(**training_settings(options, DEFAULTS[task.source])),
+        delta=options.delta,
+        allowance=options.allowance,
         epsilon=None,
-        queries=chosen.queries,
-        total_delta=chosen.allowance * chosen.delta if chosen.total_delta is None else chosen.total_delta,
-        seed=chosen.seed,
-        limit=chosen.limit,
-        vote_epsilon=chosen.vote_epsilon,
-        steps=chosen.steps,
+        queries=options.queries,
+        total_delta=options.allowance * options.delta if options.total_delta is None else options.total_delta,
+        seed=options.seed,
+        limit=options.limit,
+        vote_epsilon=options.vote_epsilon,
+        steps=options.steps,
     )
     check_integer("queries", settings.queries, low=1, high=len(task.public_labels) - 1)
-    folder = chosen.run or Path("runs") / f"{task.source}-ten-classes"
+    folder = options.run or Path("runs") / f"{task.source}-ten-classes"
     experiment.claim_folder(folder, settings)
-    print(f"Run       {folder}")
+    say(f"Run       {folder}")
     private, plain = experiment.train_both(
         folder,
         settings,
         task,
-        workers=chosen.workers,
-        device=chosen.device,
+        workers=options.workers,
+        device=options.device,
         build=ten_classes.NETWORK,
         plain=ten_classes.PLAIN,
     )
     results = ten_classes.label_and_teach(folder, settings, task, private, plain)
     ten_classes.write(folder, results)
-    print(ten_classes.table(results))
-    print(f"\nWritten: results.json and figure.png in {folder}")
+    print_results(options, folder, results, ten_classes.table(results))
+    return 0
+
+
+COMMAND = Command(
+    summary=(__doc__ or "").partition("\n")[0],
+    example="python -m recipes.03_ten_classes --data fashion-mnist",
+    add_arguments=add_arguments,
+    run=run,
+    stopped="stopped; run the same command again to go on",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; the exit status is 2 for a mistake in the arguments, which one line names."""
+    return run_command(COMMAND, arguments, prog="03_ten_classes")
 
 
 if __name__ == "__main__":

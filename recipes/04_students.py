@@ -1,20 +1,23 @@
-"""What labels teach: by where they come from, and by how the student learns.
+"""What students learn from labels, by the source of the labels and by the kind of student.
 
     python -m recipes.04_students                         # the first data set that this machine has
-    python -m recipes.04_students --data fashion-mnist    # takes recipe 01's settings too, see its --help
+    python -m recipes.04_students --data fashion-mnist    # also takes the settings of recipe 01
 
-The teachers are recipe 01's, which is run first if its folder is not there. Each student sees Q labels, of the same
-queries whatever their source, and is tested on images that neither it nor any teacher saw: mean of several seeds, which
-choose the queries and the student's first weights. Prints a table; leaves students.json in the run folder.
+The teachers are those of recipe 01, which runs first if the run folder does not hold its results. Every student sees Q
+labels of the same queries and is tested on images that neither it nor any teacher saw. The table shows the mean over
+several seeds, which choose the queries and the student's initial weights. The recipe prints the table and writes
+students.json to the run folder.
 
-True labels are what no source can beat. GNMax has the same guarantee of one label, its teachers none of their own.
+No source can beat the true labels. GNMax gives the same guarantee for one label with teachers that are not private.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,9 @@ from torch.utils.data import TensorDataset
 from tqdm.auto import tqdm
 
 import darrm_torch as dt
+from darrm_torch.cli.parser import Command, UsageError, option_names
+from darrm_torch.cli.running import run_command
+from darrm_torch.errors import check_integer
 from darrm_torch.lightning import (
     FixMatch,
     PrivateLabelDataModule,
@@ -35,6 +41,7 @@ from darrm_torch.lightning import (
 
 from . import experiment
 from .data import Task, load_task
+from .options import quieten
 
 demo = importlib.import_module("recipes.01_private_labels")
 
@@ -46,11 +53,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "VAT, noise-aware": {"consistency": VirtualAdversarialTraining(balance_weight=1.0), "aware": True},
     "FixMatch": {"consistency": FixMatch()},
 }
-PRIOR = dt.IndependentVotes(mean=0.75)  # what the noise was chosen for; no vote was counted for it
+PRIOR = dt.IndependentVotes(mean=0.75)  # the prior that the noise is optimal for; no vote was counted to set it
 
 
 class TrueLabels(PrivateLabelDataModule):
-    """The same queries with their true labels; nobody is asked."""
+    """The same queries with their true labels; the teachers are not asked."""
 
     def __init__(self, *what: Any, truth: Tensor, **how: Any) -> None:
         super().__init__(*what, **how)
@@ -58,7 +65,7 @@ class TrueLabels(PrivateLabelDataModule):
 
 
 def student_network(classes: int = 2) -> nn.Module:
-    """Small, without dropout or batch normalisation: the same function in training and in use."""
+    """A small network without dropout or batch normalisation, so it computes the same in training and evaluation."""
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=5, stride=2, padding=2),
         nn.ReLU(),
@@ -80,7 +87,7 @@ def teach(
     consistency: Any = None,
     aware: bool = False,
 ) -> tuple[float, float]:
-    """Accuracy of the labels and of the student that they teach."""
+    """The accuracy of the labels and of the student trained on them."""
     torch.manual_seed(seed)
     how = {
         "queries": queries,
@@ -104,27 +111,29 @@ def teach(
 def study(
     folder: Path, *, seeds: int, steps: int, kinds: dict[str, dict[str, Any]] = KINDS
 ) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """For each kind of student and source of labels, the accuracies of the labels and of the student, seed by seed."""
+    """The accuracies of labels and student, one per seed, for each kind of student and source of labels."""
     stored = json.loads((folder / "settings.json").read_text())
     settings = experiment.Settings(training=dt.TrainingSettings(**stored.pop("training")), **stored)
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
     private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
-    home = folder / "study"  # with ledgers of its own: the demonstration's charges stay what they are
+    home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged
     (home / "ledgers").mkdir(parents=True, exist_ok=True)
     ensembles = experiment.build_ensembles(home, settings, private, plain)
-    ensembles["true"] = ensembles["darrm-optimal"]  # it is not asked
+    ensembles["true"] = ensembles["darrm-optimal"]  # never asked
     results: dict[str, dict[str, dict[str, list[float]]]] = {}
     runs = [(kind, source, seed) for kind in kinds for source in SOURCES for seed in range(seeds)]
     for kind, source, seed in tqdm(runs, desc="students", unit="student", dynamic_ncols=True):
-        found = teach(source, ensembles[source], task, queries=settings.queries, seed=seed, steps=steps, **kinds[kind])
+        accuracies = teach(
+            source, ensembles[source], task, queries=settings.queries, seed=seed, steps=steps, **kinds[kind]
+        )
         scores = results.setdefault(kind, {}).setdefault(source, {"labels": [], "student": []})
-        for name, accuracy in zip(scores, found, strict=True):
+        for name, accuracy in zip(scores, accuracies, strict=True):
             scores[name].append(accuracy)
     return results
 
 
 def table(results: dict[str, dict[str, dict[str, list[float]]]]) -> str:
-    """Means, and standard deviations of single runs."""
+    """Means, with the standard deviation of a single run in brackets."""
 
     def cell(accuracies: list[float]) -> str:
         return f"{np.mean(accuracies):.3f} ({np.std(accuracies, ddof=min(1, len(accuracies) - 1)):.3f})"
@@ -137,25 +146,51 @@ def table(results: dict[str, dict[str, dict[str, list[float]]]]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run it; the exit status is 2 for a mistake in the arguments."""
-    parser = demo.Parser(prog="04_students", description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this recipe's options and those of recipe 01."""
+    demo.add_arguments(parser)
+    parser.set_defaults(run=Path("runs/students"))
     parser.add_argument("--seeds", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="of each student (default: %(default)s)")
-    parser.add_argument("--run", type=Path, default=Path("runs/students"), help="folder of recipe 01 (%(default)s)")
-    chosen, others = parser.parse_known_args(arguments)
-    if min(chosen.seeds, chosen.steps) < 1:
-        parser.error(f"seeds and steps must be at least 1, got {chosen.seeds} and {chosen.steps}")
-    if not (chosen.run / "results.json").exists():
-        if status := demo.main([*others, "--run", str(chosen.run)]):
-            return int(status)
-    elif others:
-        parser.error(f"{chosen.run} has settings of its own; {' '.join(others)} is for a new folder")
-    demo.quieten()
-    results = study(chosen.run, seeds=chosen.seeds, steps=chosen.steps)
-    experiment.write_whole(chosen.run / "students.json", json.dumps(results, indent=1))
-    print(f"\nAccuracy: mean of {chosen.seeds} seeds, in brackets the standard deviation of one.\n\n{table(results)}")
+    parser.add_argument("--steps", type=int, default=300, help="training steps of a student (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run recipe 01 unless the folder holds its results, then train and compare the students."""
+    check_integer("seeds", options.seeds, low=1)
+    check_integer("steps", options.steps, low=1)
+    if not (options.run / "results.json").exists():
+        demo.run(options)
+    elif settings := settings_of_recipe_01(options):
+        raise UsageError(f"{options.run} has its own settings; {option_names(settings)} would need a new folder")
+    quieten()
+    results = study(options.run, seeds=options.seeds, steps=options.steps)
+    experiment.write_whole(options.run / "students.json", json.dumps(results, indent=1))
+    print(
+        f"\nAccuracy: mean over {options.seeds} seeds, in brackets the standard deviation of one.\n\n{table(results)}"
+    )
     return 0
+
+
+def settings_of_recipe_01(options: argparse.Namespace) -> list[str]:
+    """Which settings of recipe 01 differ from their defaults."""
+    defaults = argparse.ArgumentParser()
+    add_arguments(defaults)
+    own = ("run", "seeds", "steps")
+    return [name for name, value in vars(options).items() if name not in own and value != defaults.get_default(name)]
+
+
+COMMAND = Command(
+    summary=(__doc__ or "").partition("\n")[0],
+    example="python -m recipes.04_students --data fashion-mnist",
+    add_arguments=add_arguments,
+    run=run,
+    stopped="stopped; run the same command again to go on",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; the exit status is 2 for a mistake in the arguments, which one line names."""
+    return run_command(COMMAND, arguments, prog="04_students")
 
 
 if __name__ == "__main__":

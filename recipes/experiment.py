@@ -22,8 +22,9 @@ import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.checkpoints import load_teacher
+from darrm_torch.teachers.dp_sgd import TrainingSettings
 from darrm_torch.teachers.shards import assign_shards, contiguous_shards
-from darrm_torch.teachers.training import TrainingSettings, train_teachers
+from darrm_torch.teachers.training import train_teachers
 
 from .data import Task
 from .models import PaperCNN

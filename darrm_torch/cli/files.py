@@ -1,10 +1,10 @@
-"""Files that are read, and files that are written whole or not at all."""
+"""Files that a command reads, and files that it writes whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ __all__ = [
     "check_places",
     "existing",
     "given_files",
+    "options_in_file",
     "read_tensor",
     "read_text",
-    "saved",
     "teacher_files",
     "whole",
+    "write_labels",
 ]
 
-# Options that name files, whatever the command: those that are read, and those that are written.
+# Options of any command that name a file to read, and those that name a file to write.
 _READ = (
     *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
     *("labels", "test_inputs", "test_labels"),
@@ -33,14 +34,14 @@ _WRITTEN = ("ledger", "out", "plot")
 
 
 def existing(name: str, path: str) -> Path:
-    """A file or folder that was given and must be there."""
+    """The path of a file or folder, which must exist."""
     if not Path(path).exists():
         raise InvalidArgument(name, "a file or folder that exists", path, "Check the spelling.")
     return Path(path)
 
 
 def teacher_files(name: str, path: str) -> list[Path]:
-    """What lies in a folder of teachers, or in that of its run."""
+    """The teachers' files in a folder, in order."""
     folder = existing(name, path)
     files, below = _teachers_in(folder), _teachers_in(folder / "teachers")
     if not files:
@@ -50,7 +51,7 @@ def teacher_files(name: str, path: str) -> list[Path]:
 
 
 def given_files(name: str, paths: Sequence[str]) -> list[Path]:
-    """Files that were given, or those in one folder of teachers."""
+    """The files at ``paths``; if that is a single folder, the teachers' files in it."""
     files = [existing(name, path) for path in paths]
     return teacher_files(name, paths[0]) if len(files) == 1 and files[0].is_dir() else files
 
@@ -59,42 +60,42 @@ def _teachers_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("teacher-*.pt"))
 
 
-def check_places(chosen: Any) -> None:
-    """Before any work: what can be known of the files that will be written; none of them is one of the others."""
+def check_places(options: Mapping[str, Any]) -> None:
+    """Refuse, before any work, a file to write that cannot be written or that is another file of the command."""
     taken = []
     for option in _READ:
-        given = chosen.get(option)
-        for one in given if isinstance(given, list) else [given]:
-            if not (one is None or isinstance(one, int)):
-                taken += [(option, file) for file in (Path(str(one)), *_teachers_in(Path(str(one))))]
+        given = options.get(option)
+        for path in given if isinstance(given, list) else [given]:
+            if isinstance(path, str):
+                taken += [(option, file) for file in (Path(path), *_teachers_in(Path(path)))]
     for option in _WRITTEN:
-        path = chosen.get(option)
+        path = options.get(option)
         if path is None:
             continue
         goal = Path(path)
         if goal.is_dir():
             raise InvalidArgument(option_name(option), "a file", path, "This is a folder.")
         if not goal.parent.is_dir() or not os.access(goal.parent, os.W_OK | os.X_OK):
-            reason = "It may not be written to." if goal.parent.is_dir() else "There is no such folder."
+            reason = "You may not write to this folder." if goal.parent.is_dir() else "There is no such folder."
             raise InvalidArgument(option_name(option), "a file in a folder that can be written to", path, reason)
         for other, file in taken:
             if os.path.realpath(goal) == os.path.realpath(file) or (
                 goal.exists() and file.exists() and goal.samefile(file)
             ):
-                cure = "One would be written over the other."
+                cure = "The command would overwrite one with the other."
                 raise InvalidArgument(option_name(option), f"another file than {option_name(other)}", path, cure)
         taken.append((option, goal))
 
 
 def check_ending(name: str, path: str, *endings: str) -> None:
-    """That a file has one of these endings."""
+    """Refuse a file that has none of these endings."""
     if Path(path).suffix not in endings:
         raise InvalidArgument(name, f"a file that ends in {' or '.join(endings)}", path)
 
 
 @contextlib.contextmanager
 def whole(name: str, path: str) -> Iterator[Path]:
-    """A file to write beside ``path``, which becomes it when all went well."""
+    """A temporary file to write, which replaces ``path`` unless an error is raised."""
     try:
         with write_whole(Path(path)) as beside:
             yield beside
@@ -103,19 +104,47 @@ def whole(name: str, path: str) -> Iterator[Path]:
 
 
 def read_text(name: str, path: str) -> str:
-    """What a text file says."""
+    """The text of a file."""
+    if not existing(name, path).is_file():
+        raise InvalidArgument(name, "a text file", path, "This is a folder or a device.")
     try:
-        return existing(name, path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(name, "a text file that can be read", path, str(error)) from None
 
 
+def options_in_file(name: str, path: str) -> list[str]:
+    """The options of a YAML or JSON file, as words of a command line: ``teachers: 3`` is ``--teachers=3``."""
+    import yaml
+
+    expected, words = "a YAML or JSON file that gives each option a value or a list of values", list[str]()
+    try:
+        options = yaml.safe_load(read_text(name, path))
+    except yaml.YAMLError as error:
+        raise InvalidArgument(name, expected, path, one_line(error, 160)) from None
+    if not isinstance(options, dict):
+        raise InvalidArgument(name, expected, path)
+    for key, value in options.items():
+        option, values = "--" + str(key).replace("_", "-"), value if isinstance(value, list) else [value]
+        if not all(item is None or isinstance(item, str | int | float) for item in values):
+            raise InvalidArgument(name, expected, path, f"That of {key} is neither.")
+        if isinstance(value, list):
+            words += [option, *map(str, value)]
+        elif value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            words.append(f"{option}={value}")
+    return words
+
+
 def read_tensor(name: str, path: str) -> Any:
-    """An array of a .npy, .npz or .pt file, as a tensor."""
+    """The array in a .npy, .npz or .pt file, as a tensor."""
     import numpy as np
     import torch
 
     file, expected = existing(name, path), "an array in a .npy, .npz or .pt file"
+    if not file.is_file():
+        raise InvalidArgument(name, expected, path, "This is a folder or a device.")
     try:
         if file.suffix == ".npy":
             return torch.from_numpy(np.load(file, allow_pickle=False))
@@ -128,26 +157,20 @@ def read_tensor(name: str, path: str) -> Any:
             tensor = torch.load(file, map_location="cpu", weights_only=True)
             if isinstance(tensor, torch.Tensor):
                 return tensor
-    except Exception as error:  # NumPy and Torch raise many kinds on a damaged file
+    except Exception as error:  # NumPy and Torch raise many kinds of errors for a damaged file
         raise InvalidArgument(name, expected, path, one_line(error, 80)) from None
     raise InvalidArgument(name, expected, path)
 
 
-@contextlib.contextmanager
-def saved(name: str, path: str) -> Iterator[Callable[[Any], None]]:
-    """Ready to write an array of labels before it is paid for."""
+def write_labels(file: Path, labels: Any) -> None:
+    """Write a tensor of labels as .npy, .pt or .csv."""
     import numpy as np
     import torch
 
-    with whole(name, path) as beside:
-
-        def save(tensor: Any) -> None:
-            if beside.suffix == ".npy":
-                np.save(beside, tensor.numpy())
-            elif beside.suffix == ".csv":
-                rows = "".join(f"{index},{label}\n" for index, label in enumerate(tensor.tolist()))
-                beside.write_text(f"index,label\n{rows}", encoding="utf-8")
-            else:
-                torch.save(tensor, beside)
-
-        yield save
+    if file.suffix == ".npy":
+        np.save(file, labels.numpy())
+    elif file.suffix == ".csv":
+        rows = "".join(f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
+        file.write_text(f"index,label\n{rows}", encoding="utf-8")
+    else:
+        torch.save(labels, file)

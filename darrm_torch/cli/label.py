@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import check_ending, given_files, read_tensor, saved
+from .files import check_ending, given_files, read_tensor, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_dear, with_budget
 from .networks import competing, load_model
-from .parser import Command, option_names, typed
+from .parser import Command, one_of, option_names, typed
 from .promises import add_accept, naming
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
@@ -48,7 +48,7 @@ def _add_arguments(parser: Any) -> None:
     on_teachers = [kind for kind, family in FAMILIES.items() if family.rests_on == "teachers"]
     noise.add_argument(
         "--mechanism",
-        choices=list(FAMILIES),
+        type=one_of(*FAMILIES),
         metavar="KIND",
         help=f"private through the teachers' training: {', '.join(on_teachers)}; through its own randomness, whatever "
         f"the teachers are: {', '.join(kind for kind in FAMILIES if kind not in on_teachers)} (default: darrm)",
@@ -143,7 +143,7 @@ def _run(chosen: Any) -> int:
     if ledger is not None:
         check_kept(ledger, ensemble.get_extra_state())
         ensemble = spending_from(ledger)
-    with saved("--out", chosen.out) as save:
+    with whole("--out", chosen.out) as beside:
         batches = inputs.split(chosen.batch_size)
         try:
             with progress(None, "budget"):
@@ -162,7 +162,7 @@ def _run(chosen: Any) -> int:
             for batch in batches:
                 labels.append(ensemble(batch))
                 bar.update(len(batch))
-        save(torch.cat(labels))
+        write_labels(beside, torch.cat(labels))
     if chosen.json:
         print_json({**ensemble.privacy_report(as_dict=True), "expected_agreement": agreement})
     else:

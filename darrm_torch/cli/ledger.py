@@ -112,16 +112,18 @@ def _is_number(value: Any) -> bool:
 
 def keep(chosen: Any, ledger: PrivacyLedger) -> None:
     """Note the options in a ledger, for the next time."""
-    ledger.note("options", json.dumps({name: chosen[name] for name in _KEPT if chosen[name] is not None}))
+    ledger.note(
+        "options", json.dumps({name: getattr(chosen, name) for name in _KEPT if getattr(chosen, name) is not None})
+    )
 
 
 def take_over(chosen: Any, ledger: PrivacyLedger) -> None:
     """What a ledger was started with, for what was left out; nothing else may be given."""
     kept = _options(ledger)
     for name in _KEPT if kept else ():
-        given, was = chosen[name], kept.get(name)
+        given, was = getattr(chosen, name), kept.get(name)
         if given is None:
-            chosen[name] = was
+            setattr(chosen, name, was)
         elif _value(name, given) != _value(name, was):
             expected = f"left out, or as {chosen.ledger} was started ({typed(kept)})"
             raise InvalidArgument(option_name(name), expected, given, "Other noise needs another --ledger.")

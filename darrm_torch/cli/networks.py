@@ -1,4 +1,4 @@
-"""The user's networks: TorchScript, or weights for what a function makes."""
+"""The user's networks: TorchScript files, or weights for a network that a function builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["build_network", "check_outputs", "competing", "load_model"]
 
 
 def load_model(path: Path, build: str | None) -> Any:
-    """A network: TorchScript, or what ``build`` makes with the weights of a file."""
+    """Load a TorchScript file, or the weights of a file into the network that ``build`` returns."""
     import torch
 
     from ..teachers.checkpoints import load_weights
@@ -28,25 +28,25 @@ def load_model(path: Path, build: str | None) -> Any:
                 warnings.filterwarnings("ignore", message=".*torch.jit.load.* is deprecated")
                 script = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
             for weight in script.parameters():
-                weight.requires_grad_(False)  # else its copies are not leaves, and nobody could freeze them
+                weight.requires_grad_(False)  # otherwise its copies are not leaves, and cannot be frozen
             return script
         except (RuntimeError, ValueError) as error:
             cure = f"Weights need --build MODULE:FUNCTION. {one_line(error, 80)}"
             raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
     network = build_network("--build", build)
     try:
-        load_weights(path, network, cure="Does --build make the network that was trained?")
+        load_weights(path, network, cure="Check that --build returns the network that was trained.")
     except InvalidArgument as error:
         name = "--models" if error.name == "file" else error.name
         raise InvalidArgument(name, error.expected, error.got, error.cure) from None
-    except Exception as error:  # the user's own network may have a way of its own with what is loaded
+    except Exception as error:  # the user's network may override how weights are loaded
         cure = f"{type(error).__name__}: {one_line(error, 160)}"
-        raise InvalidArgument("--models", f"weights of what {build} makes", str(path), cure) from None
+        raise InvalidArgument("--models", f"weights of the network that {build} returns", str(path), cure) from None
     return network
 
 
 def build_network(name: str, place: str) -> Any:
-    """What the user's ``MODULE:FUNCTION`` makes: a network."""
+    """The network that the user's ``MODULE:FUNCTION`` returns."""
     from torch import nn
 
     module, _, function = place.partition(":")
@@ -56,8 +56,10 @@ def build_network(name: str, place: str) -> Any:
     try:
         network = getattr(importlib.import_module(module), function)()
     except Exception as error:  # the user's own code
-        cure = f"{type(error).__name__}: {one_line(error)}. It is looked for in this folder and in what is installed."
-        raise InvalidArgument(name, "MODULE:FUNCTION that makes a network without arguments", place, cure) from None
+        cure = f"{type(error).__name__}: {one_line(error)}. Modules are searched for here and among installed packages."
+        raise InvalidArgument(
+            name, "MODULE:FUNCTION that returns a network and needs no arguments", place, cure
+        ) from None
     finally:
         sys.path.pop(0)
     if not isinstance(network, nn.Module):
@@ -66,7 +68,7 @@ def build_network(name: str, place: str) -> Any:
 
 
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
-    """How many classes can be voted for, by what one teacher says of one input."""
+    """The number of classes that teachers vote between, from one teacher's output for one input."""
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..mechanisms import NoiseFreeMajority
 
@@ -75,18 +77,18 @@ def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
 
 
 def check_outputs(network: Any, inputs: Any, classes: int) -> None:
-    """That a network takes the inputs and has one output for each class."""
+    """Check that a network accepts the inputs and has one output for each class."""
     import torch
 
     training = network.training
     try:
         with torch.no_grad():
             outputs = tuple(network.eval()(inputs).shape)
-    except Exception as error:  # the user's own network, or inputs that are not for it
-        expected, cure = "inputs that the network of --build takes", one_line(error, 160)
+    except Exception as error:  # the user's network, or inputs that do not fit it
+        expected, cure = "inputs that the network of --build accepts", one_line(error, 160)
         raise InvalidArgument("--inputs", expected, tuple(inputs.shape[1:]), cure) from None
     finally:
         network.train(training)
     if outputs != (1, classes):
-        cure = "Give the number of the network's outputs."
+        cure = "Set --classes to the number of outputs of the network."
         raise InvalidArgument("--classes", f"a network's outputs, (1, {classes}) for one input", outputs, cure)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_integer
 from .files import whole
-from .parser import Command, option_name
+from .parser import Command, one_of, option_name
 from .promises import add_common, add_teacher, read_teacher
 from .showing import check_figure, fill, print_json, save_figure, search_progress
 from .values import guarantee, read_guarantee, read_prior
@@ -18,64 +18,74 @@ __all__ = ["COMMAND", "report_noise"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="how many")
+    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="number of teachers")
     add_teacher(parser)
     add_common(parser)
-    parser.add_argument("--target", type=guarantee, metavar="EPS,DELTA", help="of one label: the optimum for it")
-    parser.add_argument("--allowance", type=float, metavar="M", help="or: labels add up, each at M teachers' cost")
-    parser.add_argument("--shape", choices=["monotone", "free"], default="monotone", help="of the optimum")
-    parser.add_argument("--out", metavar="FILE", help="write it here as JSON (default: print it)")
-    parser.add_argument("--plot", metavar="FILE", help="draw it")
-    parser.add_argument("--json", action="store_true", help="say what was proven as JSON")
+    parser.add_argument(
+        "--target", type=guarantee, metavar="EPS,DELTA", help="compute the optimum for one label that keeps this"
+    )
+    parser.add_argument(
+        "--allowance", type=float, metavar="M", help="or: labels add up, and each costs what M teachers cost"
+    )
+    parser.add_argument(
+        "--shape",
+        type=one_of("monotone", "free"),
+        default="monotone",
+        metavar="{monotone,free}",
+        help="of the optimum (default: monotone)",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the noise function as JSON (default: print it)")
+    parser.add_argument("--plot", metavar="FILE", help="draw the noise function")
+    parser.add_argument("--json", action="store_true", help="print the proven guarantee as JSON")
 
 
-def _run(chosen: Any) -> int:
+def _run(options: Any) -> int:
     from ..noise.function import self_bounding_noise
     from ..noise.program import optimize_noise
 
-    if (chosen.target is None) == (chosen.allowance is None):
+    if (options.target is None) == (options.allowance is None):
         raise InvalidArgument(
-            "--target", "given, or else --allowance", "neither" if chosen.target is None else "both", "Give one."
+            "--target", "given, or --allowance instead", "neither" if options.target is None else "both", "Give one."
         )
     for name in ("teacher", "noise_multiplier", "sample_rate", "steps", "shape"):
-        given = getattr(chosen, name)
-        if chosen.target is None and given not in (None, "monotone"):
-            cure = "An allowance says what a label costs in teachers, whatever they promise."
+        given = getattr(options, name)
+        if options.target is None and given not in (None, "monotone"):
+            cure = "An allowance is counted in teachers, so it does not depend on their guarantee."
             raise InvalidArgument(option_name(name), "left out with --allowance", given, cure)
-    check_integer("--teachers", chosen.teachers, low=1, high=100_000)
-    check_figure(chosen.plot)
-    prior: Any = read_prior(chosen.prior)  # which the library refuses if it is for many classes
-    if chosen.target is not None:
-        teacher = read_teacher(chosen)
+    check_integer("--teachers", options.teachers, low=1, high=100_000)
+    check_figure(options.plot)
+    prior: Any = read_prior(options.prior)  # the library refuses one for many classes
+    if options.target is not None:
+        teacher = read_teacher(options)
         if teacher is None:
             raise InvalidArgument("--teacher", "given", None, "Or give --noise-multiplier, --sample-rate and --steps.")
         with search_progress() as on_progress:
             noise = optimize_noise(
-                teachers=chosen.teachers,
+                teachers=options.teachers,
                 teacher=teacher,
-                target=read_guarantee(chosen.target),
-                overlap=chosen.overlap,
+                target=read_guarantee(options.target),
+                overlap=options.overlap,
                 prior=prior,
-                shape=chosen.shape,
+                shape=options.shape,
                 on_progress=on_progress,
             )
     else:
-        noise = self_bounding_noise(teachers=chosen.teachers, allowance=chosen.allowance, overlap=chosen.overlap)
-    if chosen.plot is not None:
+        noise = self_bounding_noise(teachers=options.teachers, allowance=options.allowance, overlap=options.overlap)
+    if options.plot is not None:
         from ..plots import plot_noise
 
-        save_figure(plot_noise(noise), chosen.plot)
-    if chosen.out is None:
+        save_figure(plot_noise(noise), options.plot)
+    if options.out is None:
         print(noise.to_json())
         return 0
-    with whole("--out", chosen.out) as beside:
+    with whole("--out", options.out) as beside:
         beside.write_text(noise.to_json())
-    report_noise(noise, chosen)
+    report_noise(noise, options)
     return 0
 
 
-def report_noise(noise: NoiseFunction, chosen: Any) -> None:
-    """What was proven of it, in words or as JSON."""
+def report_noise(noise: NoiseFunction, options: Any) -> None:
+    """Print the proven guarantee of a noise function, as text or JSON."""
     from ..noise.certificate import Certificate
 
     proven = noise.certificate
@@ -90,14 +100,14 @@ def report_noise(noise: NoiseFunction, chosen: Any) -> None:
         }
     else:
         plain |= {"kind": "self-bounding", "allowance": proven.allowance, "smallest": proven.smallest}
-    if chosen.json:
+    if options.json:
         print_json(plain)
     else:
         print(fill(str(proven)))
 
 
 COMMAND = Command(
-    summary="Find the best noise function, prove it, write it as JSON.",
+    summary="Compute the best noise function and prove it private.",
     example="darrm noise --teachers 11 --teacher 0.1,1e-5 --target 0.3,1e-4 --out n.json",
     add_arguments=_add_arguments,
     run=_run,

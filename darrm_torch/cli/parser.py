@@ -1,4 +1,4 @@
-"""What every command line of ``darrm`` has in common: one error in one line, and what a command is."""
+"""What every command line of ``darrm`` shares: what a command is, and a parser that reports a mistake in one line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import jsonargparse
-
 from ..errors import DarrmError
 
-__all__ = ["Command", "Parser", "UsageError", "in_options", "one_line", "option_name", "option_names", "typed"]
+__all__ = ["Command", "Parser", "UsageError", "one_line", "one_of", "option_name", "option_names", "typed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,81 +20,98 @@ class Command:
     """One command of ``darrm``.
 
     Attributes:
-        summary: what it does.
-        example: a command line, as the help shows it.
-        add_arguments: fills its parser.
-        run: does it with what was read, and says the exit status.
+        summary: one sentence for the help.
+        example: a command line for the help.
+        add_arguments: adds the command's options to a parser.
+        run: carries out the options that were read and returns the exit status.
+        stopped: the line that Ctrl-C prints.
     """
 
     summary: str
     example: str
     add_arguments: Callable[[Any], None]
     run: Callable[[Any], int]
-
-
-class Parser(jsonargparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # -0.1,1e-4 is a value, if a wrong one, and no option
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """To whoever called :func:`darrm_torch.cli.main`."""
-        raise UsageError(_in_words(one_line(message), self)) from None
+    stopped: str = "stopped"
 
 
 class UsageError(DarrmError):
     """A command line that cannot be read."""
 
 
-def one_line(message: object, most: int = 10_000) -> str:
-    """Without breaks, whatever a library says; cut between words to ``most`` characters, and seen to be."""
-    return textwrap.shorten(str(message), most, placeholder=" ...")
+class Parser(argparse.ArgumentParser):
+    """Reports every mistake as a :class:`UsageError` of one line, and suggests the option that was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, exit_on_error=False, **settings
+        )
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # -0.1,1e-4 is a (wrong) value, not an option
+        self.register("type", int, _read_as(int, "an integer"))
+        self.register("type", float, _read_as(float, "a number"))
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Read a command line; anything that cannot be read is a :class:`UsageError`."""
+        try:
+            chosen, unknown = self.parse_known_args(arguments)
+        except argparse.ArgumentError as error:
+            raise UsageError(one_line(f"{error.argument_name} {error.message}")) from None
+        if unknown:
+            hint = _nearest(unknown[0].partition("=")[0], self._option_string_actions) or f"See {self.prog} --help."
+            raise UsageError(one_line(f"unrecognized arguments: {' '.join(unknown)}. {hint}"))
+        return chosen
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of leaving the process."""
+        raise UsageError(one_line(f"{message} (see {self.prog} --help)")) from None
 
 
-def _in_words(message: str, parser: argparse.ArgumentParser) -> str:
-    """The parser's message with options as they are typed, and a cure."""
-    cure = f"see {parser.prog} --help"
-    if found := re.match(r'Parser key "([\w.]+)": Expected an? <class \'(\w+)\'>. Got value: (.*)', message):
-        kind = {"int": "an integer", "float": "a number"}.get(found[2], found[2])
-        return f"{option_name(found[1])} must be {kind}, got {found[3]!r} ({cure})"
-    if found := re.match(r"the following arguments are required: (.*)", message):
-        command = f"{found[1].partition('.')[0]} " if "." in found[1] else ""
-        return f"missing {', '.join(map(option_name, found[1].split(', ')))} (see darrm {command}--help)"
-    if "subcommand" in message:
-        return f"no command is given ({cure})"
-    unknown = re.match(r"unrecognized arguments: (\S+)|.*invalid choice: '([^']*)'", message)
-    if unknown:
-        known = [option for action in parser._actions for option in action.option_strings]
-        known += [name for action in parser._actions for name in action.choices or ()]
-        near = difflib.get_close_matches((unknown[1] or unknown[2]).split("=")[0], known, n=1)
-        cure = f"did you mean {near[0]}?" if near else cure
-    return f"{message} ({cure})"
+def _read_as(kind: type[int] | type[float], expected: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}") from None
+
+    return read
 
 
-def in_options(message: str) -> str:
-    """What the library says of its arguments, as it is typed."""
-    for argument, option in ((r'accept=\["(\w+)"\]', r"--accept \1"), (r"\(overlap\)", "(--overlap)")):
-        message = re.sub(argument, option, message)
-    return message
+def one_of(*names: str) -> Callable[[str], str]:
+    """A type of arguments: one of these names."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            message = f"must be one of {', '.join(names)}, got {text!r}. {_nearest(text, names)}"
+            raise argparse.ArgumentTypeError(message.rstrip())
+        return text
+
+    return read
+
+
+def _nearest(text: str, names: Iterable[str]) -> str:
+    """A question that names the most similar of ``names``; empty if none is similar."""
+    similar = difflib.get_close_matches(text, list(names), n=1)
+    return f"Did you mean {similar[0]}?" if similar else ""
+
+
+def one_line(message: object, limit: int = 10_000) -> str:
+    """A message without line breaks; one longer than ``limit`` characters is cut between words and marked."""
+    return textwrap.shorten(str(message), limit, placeholder=" ...")
 
 
 def option_name(key: str) -> str:
-    """As it is typed: ``label_target`` is ``--label-target``."""
-    name = key.rpartition(".")[2]
-    return name if name in _POSITIONAL else "--" + name.replace("_", "-")
+    """The option as it is typed: ``label_target`` is ``--label-target``."""
+    return key if key in _POSITIONAL else "--" + key.replace("_", "-")
 
 
-def option_names(names: Sequence[str]) -> str:
-    """All of them, as they are typed."""
-    return ", ".join(map(option_name, names))
+def option_names(keys: Sequence[str]) -> str:
+    """Several options as they are typed."""
+    return ", ".join(map(option_name, keys))
 
 
 def typed(options: Mapping[str, Any]) -> str:
-    """Options with their values, as they are typed."""
-    values = {name: value if isinstance(value, list) else [value] for name, value in options.items()}
-    return " ".join(f"{option_name(name)} {' '.join(map(str, value))}" for name, value in values.items())
+    """Options with their values as they are typed."""
+    values = {key: value if isinstance(value, list) else [value] for key, value in options.items()}
+    return " ".join(f"{option_name(key)} {' '.join(map(str, value))}" for key, value in values.items())
 
 
-_POSITIONAL = ("file", "sources")
+_POSITIONAL = ("file", "names", "sources")

@@ -1,4 +1,4 @@
-"""Options about the teachers: what they promise, how they vote, and the files that say so."""
+"""Options about the teachers: their guarantees, their votes and their files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_number
 from .files import teacher_files
-from .parser import option_names
+from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
 
 
-def add_teacher(parser: Any, words: str = "what each teacher promises") -> None:
-    """Options that say what each teacher promises, in one of two ways."""
-    group = parser.add_argument_group(words)
-    group.add_argument("--teacher", type=guarantee, metavar="EPS,DELTA", help="as one guarantee")
-    group.add_argument("--noise-multiplier", type=float, metavar="S", help="as DP-SGD: noise")
-    group.add_argument("--sample-rate", type=read_rate, metavar="Q", help="as DP-SGD: chance of a record, such as 1/35")
-    group.add_argument("--steps", type=int, metavar="N", help="as DP-SGD: steps")
+def add_teacher(parser: Any, title: str = "the guarantee of each teacher") -> None:
+    """Options for the guarantee of each teacher: a pair (epsilon, delta), or the settings of DP-SGD."""
+    group = parser.add_argument_group(title)
+    group.add_argument("--teacher", type=guarantee, metavar="EPS,DELTA", help="its guarantee")
+    group.add_argument("--noise-multiplier", type=float, metavar="S", help="DP-SGD: noise multiplier")
+    group.add_argument("--sample-rate", type=read_rate, metavar="Q", help="DP-SGD: sample rate, such as 1/35")
+    group.add_argument("--steps", type=int, metavar="N", help="DP-SGD: number of steps")
 
 
 def add_accept(parser: Any) -> None:
@@ -34,7 +34,7 @@ def add_accept(parser: Any) -> None:
     parser.add_argument(
         "--accept",
         nargs="+",
-        choices=FINDINGS,
+        type=one_of(*FINDINGS),
         default=[],
         metavar="FINDING",
         help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",
@@ -42,7 +42,7 @@ def add_accept(parser: Any) -> None:
 
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
-    """What the teachers promise, however it was said; None: nothing was."""
+    """The guarantee or profiles of the teachers, from whichever options were given; None if none was."""
     from ..privacy.profiles import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
@@ -70,7 +70,7 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Says where a file was given that the library cannot read."""
+    """Name the option ``name`` in errors about files that cannot be read."""
     try:
         yield
     except InvalidArgument as error:
@@ -80,13 +80,15 @@ def naming(name: str) -> Iterator[None]:
 
 
 def add_common(parser: Any) -> None:
-    """Options about how records and votes hang together."""
-    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
+    """The options ``--overlap`` and ``--prior``."""
+    parser.add_argument(
+        "--overlap", type=int, metavar="R", help="most teachers that one record can affect (default: all)"
+    )
     parser.add_argument(
         "--prior",
         type=checked_prior,
         default="independent:0.75",
         metavar="P",
-        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, each is "
-        "right with chance 0.75, whatever the others vote: IndependentVotes(mean=0.75))",
+        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
+        "IndependentVotes(mean=0.75): each teacher is right with probability 0.75, independently of the others)",
     )

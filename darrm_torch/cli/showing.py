@@ -1,4 +1,4 @@
-"""What is shown: text of 80 columns, JSON, figures, progress."""
+"""Output: text of 80 columns, JSON, figures, progress bars."""
 
 from __future__ import annotations
 
@@ -9,34 +9,41 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import InvalidArgument
 from .files import check_ending, whole
+from .parser import UsageError
 
 __all__ = ["check_figure", "fill", "print_json", "progress", "save_figure", "search_progress"]
 
 
 def print_json(value: Any) -> None:
-    """For machines."""
+    """Print a value as JSON."""
     print(json.dumps(value, indent=1))
 
 
 def fill(text: str) -> str:
-    """For a screen of 80 columns."""
+    """Text wrapped to 80 columns."""
     return textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
 @contextlib.contextmanager
 def progress(total: int | None, what: str) -> Iterator[Any]:
-    """A bar on a terminal, for what takes more than a second; ``total`` None: it is not known.
+    """A bar on a terminal for work that takes more than a second; ``total`` is None if it is unknown.
 
-    It shows the time also while nothing is done that it is told of.
+    The elapsed time moves on even while the bar is not updated.
     """
     from tqdm.auto import tqdm
 
-    words = None if total is not None else "{desc} {elapsed}{postfix}"
+    bar_format = None if total is not None else "{desc} {elapsed}{postfix}"
     done = threading.Event()
     with tqdm(
-        total=total, desc=what, leave=False, delay=1, miniters=0, dynamic_ncols=True, disable=None, bar_format=words
+        total=total,
+        desc=what,
+        leave=False,
+        delay=1,
+        miniters=0,
+        dynamic_ncols=True,
+        disable=None,
+        bar_format=bar_format,
     ) as bar:
 
         def keep_time() -> None:
@@ -56,7 +63,7 @@ def progress(total: int | None, what: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def search_progress() -> Iterator[Callable[[float], None]]:
-    """For a search of noise: told of each of its rounds."""
+    """A bar for the search of a noise function; yields the callback that the search calls after each round."""
     with progress(None, "noise") as bar:
 
         def on_progress(excess: float) -> None:
@@ -67,18 +74,17 @@ def search_progress() -> Iterator[Callable[[float], None]]:
 
 
 def check_figure(path: str | None) -> None:
-    """Before any work: that a figure can be drawn and has a known ending."""
+    """Refuse, before any work, a figure that cannot be drawn or whose ending is unknown."""
     if path is None:
         return
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        cure = "pip install 'darrm-torch[plots]'"
-        raise InvalidArgument("--plot", "used where matplotlib is installed", "no matplotlib", cure) from None
+        raise UsageError("--plot needs matplotlib: pip install 'darrm-torch[plots]'") from None
     check_ending("--plot", path, *(f".{ending}" for ending in sorted(FigureCanvasBase.filetypes)))
 
 
 def save_figure(axes: Any, path: str) -> None:
-    """Write the figure that ``axes`` belong to."""
+    """Write the figure that holds ``axes``."""
     with whole("--plot", path) as beside:
         axes.figure.savefig(beside)

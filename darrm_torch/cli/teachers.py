@@ -14,10 +14,12 @@ __all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("sources", nargs="+", help="files of Opacus or Lightning, or one folder of teacher-*.pt")
-    parser.add_argument("--delta", type=float, default=1e-5, help="where epsilons are compared")
+    parser.add_argument(
+        "sources", nargs="+", help="checkpoints of Opacus or Lightning, or a folder of teacher-*.pt files"
+    )
+    parser.add_argument("--delta", type=float, default=1e-5, help="the delta at which epsilons are compared")
     add_accept(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
@@ -35,7 +37,7 @@ def _run(chosen: Any) -> int:
             ]
         )
         return 0
-    print(f"Epsilon (nats) at delta {format_bound(chosen.delta, 3)}: ours, and by Opacus' accountants.\n")
+    print(f"Epsilon (nats) at delta {format_bound(chosen.delta, 3)}: ours, and that of Opacus' accountants.\n")
     width = min(40, max(len(path.name) for path in paths))
     print(f"  {'teacher':<{width}}{'epsilon':>10}{'PRV':>10}{'RDP':>10}   sampling")
     for path, profile in zip(paths, profiles, strict=True):
@@ -48,7 +50,7 @@ def _run(chosen: Any) -> int:
 
 
 COMMAND = Command(
-    summary="What teachers trained with Opacus promise.",
+    summary="Show the privacy guarantees of teachers trained with Opacus.",
     example="darrm teachers runs/demo/teachers --delta 1e-4",
     add_arguments=_add_arguments,
     run=_run,

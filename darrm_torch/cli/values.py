@@ -1,14 +1,13 @@
-"""Values as they are typed: guarantees, rates, how teachers vote. Each is checked where it is read."""
+"""Values as they are typed: guarantees, rates, priors of the votes. Each is checked when it is read."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from typing import TYPE_CHECKING
 
 from ..errors import DarrmError, InvalidArgument
 
-# What takes long to import is imported by the command that needs it, here and in the other files.
+# Each command imports slow modules when it needs them, here and in the other files.
 if TYPE_CHECKING:
     from ..noise.plurality_priors import PluralityVotes
     from ..noise.priors import Prior
@@ -18,13 +17,13 @@ __all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", 
 
 
 def guarantee(text: str) -> str:
-    """Checked where it is read: EPSILON,DELTA."""
+    """The text EPSILON,DELTA, checked."""
     read_guarantee(text)
     return text
 
 
 def read_guarantee(text: str) -> PrivacyGuarantee:
-    """EPSILON,DELTA; without DELTA it is 0."""
+    """The guarantee EPSILON,DELTA; DELTA defaults to 0."""
     from ..privacy.guarantees import PrivacyGuarantee
 
     try:
@@ -50,35 +49,36 @@ def read_rate(text: str) -> float:
 
 
 def checked_prior(text: str) -> str:
-    """Checked where it is read: how teachers vote."""
+    """The text of a prior, checked."""
     read_prior(text)
     return text
 
 
 def read_prior(text: str) -> Prior | PluralityVotes:
-    """How teachers vote: ``OF_TWO`` or ``OF_MANY``."""
+    """The prior of the votes that ``OF_TWO`` or ``OF_MANY`` describes."""
     from ..noise.plurality_priors import PluralityVotes
     from ..noise.priors import BetaVotes, IndependentVotes, SharedVotes
 
-    kind, _, rest = text.partition(":")
+    name, _, rest = text.partition(":")
     try:
         numbers = [float(part) for part in rest.split(",")]
-        if kind == "independent" and len(numbers) == 1:
-            return IndependentVotes(mean=numbers[0])
-        if kind == "shared" and len(numbers) == 2:
-            return SharedVotes(low=numbers[0], high=numbers[1])
-        if kind == "beta" and len(numbers) == 2:
-            return BetaVotes(a=numbers[0], b=numbers[1])
-        if kind == "plurality" and len(numbers) in (1, 2):
-            return PluralityVotes(accuracy=numbers[0], concentration=numbers[1] if numbers[1:] else math.inf)
+        match name, numbers:
+            case "independent", [mean]:
+                return IndependentVotes(mean=mean)
+            case "shared", [low, high]:
+                return SharedVotes(low=low, high=high)
+            case "beta", [a, b]:
+                return BetaVotes(a=a, b=b)
+            case "plurality", [accuracy]:
+                return PluralityVotes(accuracy=accuracy)
+            case "plurality", [accuracy, concentration]:
+                return PluralityVotes(accuracy=accuracy, concentration=concentration)
+        raise ValueError
     except DarrmError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"must be {OF_TWO} or {OF_MANY}, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be {OF_TWO} or {OF_MANY}, got {text!r}") from None
 
 
 OF_TWO = "independent:MEAN, shared:LOW,HIGH or beta:A,B"
-
-
 OF_MANY = "plurality:ACCURACY[,CONCENTRATION]"

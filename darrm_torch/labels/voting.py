@@ -99,7 +99,7 @@ class VotingTeachers(nn.ModuleList):
             if needed not in (None, outputs):
                 kind = type(self._mechanism).__name__
                 expected = f"given, because the teachers have {outputs} outputs and {kind} is for {needed}"
-                cure = f"Name the classes that compete, such as classes=(0, 1). {self._mechanism._classes_cure()}"
+                cure = f"Name the classes that compete, such as classes=(0, 1). {self._mechanism.alternatives}"
                 raise InvalidArgument("classes", expected, None, cure)
             return scores
         if max(self._classes) >= scores.shape[-1]:

@@ -1,4 +1,4 @@
-"""A callback that keeps an Opacus accountant with the checkpoints of a teacher that Lightning trains."""
+"""A callback that stores an Opacus accountant in the checkpoints of a teacher that Lightning trains."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ __all__ = ["AccountantCheckpoint"]
 
 
 class AccountantCheckpoint(L.Callback):
-    """Stores the accountant of a DP-SGD teacher in every checkpoint, and proves that every step was accounted for.
+    """Stores the accountant of a DP-SGD teacher in every checkpoint and checks that every step was accounted for.
 
-    A plain Lightning checkpoint restores weights, optimizer and ``global_step``, but not the Opacus accountant: after a
-    resume it tells only of the steps since. With this callback it goes on where it was. When training starts and when
-    it ends, the steps that the accountant recorded must be ``trainer.global_step``; so a checkpoint without an
-    accountant, another engine's accountant and training without privacy are errors, not small epsilons.
+    A plain Lightning checkpoint restores weights, optimizer and ``global_step``, but not the Opacus accountant, which
+    then counts only the steps since the resume. With this callback the accountant resumes too. When training starts
+    and when it ends, the accountant must have recorded ``trainer.global_step`` steps. So a checkpoint without an
+    accountant, the accountant of another engine, and training without privacy are errors instead of small epsilons.
 
-    ``read_privacy`` and ``PrivateMajorityEnsemble.from_opacus`` take the path of such a checkpoint for an engine: it
-    holds ``privacy_accountant_state_dict`` as Opacus' own checkpoints do, and ``sampling``, and opens with
-    ``weights_only=True``. Checkpoints saved with ``save_weights_only`` hold no callback's state, so no accountant. Not
-    for Opacus' ``BatchMemoryManager``: Lightning counts the parts of a step.
+    ``read_privacy`` and ``PrivateMajorityEnsemble.from_opacus`` accept the path of such a checkpoint in place of an
+    engine. It holds ``privacy_accountant_state_dict`` as Opacus' own checkpoints do, and ``sampling``, and opens with
+    ``weights_only=True``. Checkpoints saved with ``save_weights_only`` hold no callback state, so no accountant. Do not
+    use this callback with Opacus' ``BatchMemoryManager``: Lightning counts the parts of a step.
 
     Args:
         engine: the ``PrivacyEngine`` whose ``make_private`` made the teacher's optimizer, or its accountant.
 
     Raises:
-        InvalidArgument: something else.
-        UnprovenPrivacy: in training: steps that disagree, or more than one process (there Opacus takes an optimizer
-            that knows of none of the others, and the processes train different models).
+        InvalidArgument: ``engine`` is neither.
+        UnprovenPrivacy: during training: the step counts disagree, or there is more than one process. (Under Lightning
+            each process gets an optimizer that ignores the others, so the processes train different models.)
     """
 
     def __init__(self, engine: Any) -> None:
@@ -42,11 +42,11 @@ class AccountantCheckpoint(L.Callback):
 
     @property
     def steps(self) -> int:
-        """How many steps the accountant has recorded."""
+        """The number of steps that the accountant has recorded."""
         return sum(int(count) for _, _, count in self._accountant.history)
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Put the accountant into the checkpoint, in plain numbers."""
+        """Store the accountant in the checkpoint, as plain numbers."""
         history = [(float(noise), float(rate), int(count)) for noise, rate, count in self._accountant.history]
         state = {"history": history, "mechanism": str(self._accountant.mechanism())}
         checkpoint["privacy_accountant_state_dict"] = state
@@ -54,21 +54,21 @@ class AccountantCheckpoint(L.Callback):
             checkpoint["sampling"] = "poisson" if draws_poisson(trainer.train_dataloader) else "not poisson"
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Set the accountant to what it was when the checkpoint was saved."""
+        """Restore the accountant from the checkpoint."""
         state = checkpoint.get("privacy_accountant_state_dict")
         if state is None:
-            return  # found out when training starts
+            return  # on_train_start compares the step counts
         if state["mechanism"] != self._accountant.mechanism():
             cure = f'Resume with PrivacyEngine(accountant="{state["mechanism"]}").'
             raise InvalidArgument("accountant", f"of kind {state['mechanism']}", self._accountant.mechanism(), cure)
         self._accountant.load_state_dict(copy.deepcopy(state))  # Opacus would share the list
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Check that what was trained before was accounted for."""
+        """Check that all earlier steps were accounted for."""
         if trainer.world_size > 1:
             raise UnprovenPrivacy(
-                f"a teacher is trained in {trainer.world_size} processes, where Opacus under Lightning trains "
-                "different models. Train each teacher in one process: Trainer(devices=1)"
+                f"this teacher is trained in {trainer.world_size} processes, but under Lightning Opacus trains a "
+                "different model in each. Train each teacher in one process: Trainer(devices=1)"
             )
         self._check(trainer)
 

@@ -1,4 +1,4 @@
-"""What every mechanism offers: counts of votes in, private labels out, with the exact law of the label."""
+"""The protocol of every mechanism: counts of votes in, private labels out, with the exact law of the label."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee
+from .gaussian import pure_composition
 from .sampling import RandomBits
 
-__all__ = ["Mechanism"]
+__all__ = ["MOST_LABELS", "MOST_VOTES", "AnyVotes", "Mechanism", "NoisyCounts", "PureLabels", "check_request"]
 
 MOST_VOTES = 2**31 - 1
-MOST_LABELS = 2**53  # all of them are floats
+MOST_LABELS = 2**53  # every integer up to this is a float
 _CURE = "Pass integer counts of shape (items, classes): column c says how many teachers voted for class c"
 
 
 def _uncompiled(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Kept from torch.compile, which would rewrite the exact draws and cannot read the system's random bits."""
+    """``method``, hidden from torch.compile: compilation would change the exact draws and the source of random bits."""
 
     @functools.wraps(method)
     def plain(self: Any, counts: Any) -> Any:
-        dynamo = sys.modules.get("torch._dynamo")  # whoever compiles has imported it
+        dynamo = sys.modules.get("torch._dynamo")  # torch.compile has imported it
         return method(self, counts) if dynamo is None else dynamo.disable(method)(self, counts)
 
     return plain
@@ -37,17 +38,54 @@ def _uncompiled(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """Turns votes into labels; the base of every mechanism.
+    """Turns votes into labels; the base class of every mechanism.
 
-    ``counts`` is (B, C) integers, a NumPy array or a Torch tensor: row b says how the K teachers voted on item b,
-    column c how many of them for class c. Rows are labelled independently. What goes in as a tensor comes out as one,
-    on the same device.
+    ``counts`` is an integer array or tensor of shape (B, C): row b counts the votes of the K teachers on item b, column
+    c those for class c. Rows are labelled independently. NumPy arrays give NumPy arrays; Torch tensors give tensors on
+    the same device.
+
+    A new mechanism is a frozen dataclass that derives from this class (or from :class:`AnyVotes`, :class:`NoisyCounts`
+    or :class:`PureLabels`, which add the usual fields) and implements four methods:
+
+    * :meth:`guarantee`: what its own randomness promises, with the proof in the docstring;
+    * ``_draw(counts)``: the labels (B,) int64, drawn with ``self._bits`` only and compared as integers, not as floats;
+    * ``_law(counts)``: their exact law, (B, C) float64 with rows that sum to 1, plus a column for "no answer" if the
+      mechanism may decline;
+    * ``_parameters()``: what defines it, as JSON values.
+
+    ``counts`` is already checked there: (B, C) int64, where B may be 0 and all rows sum to the same K >= 1. It may also
+    override the properties below, :meth:`proof`, :meth:`self_bounding_allowance` and ``_notes()``. One entry in
+    ``MECHANISMS`` of ``tests/mechanisms/test_conformance.py`` runs all tests that every mechanism must pass.
 
     Attributes:
-        insecure_seed: ``None``: fresh bits of the operating system for each batch. A number, for tests only: a seeded
-            generator, which whoever knows the seed can predict. No guarantee holds then, and ``secure`` is false.
+        insecure_seed: ``None``: fresh bits from the operating system for each batch. A number, for tests only: a seeded
+            generator, which anyone who knows the seed can predict. Then no guarantee holds and ``secure`` is false.
+        alternatives: what to use for another number of classes, for error messages; empty if it takes any number.
+
+    The vote of one teacher, chosen at random for each item:
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class RandomTeacher(Mechanism):
+    ...     def guarantee(self, *, labels=1, delta=None, overlap=None):
+    ...         return None  # all privacy comes from the teachers
+    ...
+    ...     def self_bounding_allowance(self, *, teachers=None, overlap=None):
+    ...         return 1.0
+    ...
+    ...     def _draw(self, counts):
+    ...         vote = self._bits.below(counts.sum(axis=1))
+    ...         return (np.cumsum(counts, axis=1) <= vote[:, None]).sum(axis=1)
+    ...
+    ...     def _law(self, counts):
+    ...         return counts / counts.sum(axis=1, keepdims=True)
+    ...
+    ...     def _parameters(self):
+    ...         return {}
+    >>> RandomTeacher().label_probabilities([[3, 1], [0, 4]]).tolist()
+    [[0.75, 0.25], [0.0, 1.0]]
     """
 
+    alternatives: ClassVar[str] = ""
     insecure_seed: int | None = None
     _bits: RandomBits = field(init=False, repr=False, compare=False)
 
@@ -56,17 +94,17 @@ class Mechanism(ABC):
 
     @property
     def classes(self) -> int | None:
-        """How many classes it is made for; ``None``: any number."""
+        """C, the number of classes that it is built for; ``None``: any number."""
         return None
 
     @property
     def teachers(self) -> int | None:
-        """K, when it is made for one K; ``None``: any."""
+        """K, the number of teachers that it is built for; ``None``: any number."""
         return None
 
     @property
     def certificate(self) -> Any:
-        """The proof that comes with its noise; ``None`` where the proof is the mechanism's own theorem."""
+        """The certificate of its noise; ``None`` where the proof is the mechanism's own theorem."""
         return None
 
     @property
@@ -85,38 +123,42 @@ class Mechanism(ABC):
             InvalidArgument: ``counts`` is no integer matrix, has a negative entry, the wrong number of columns, or rows
                 that do not sum to the number of teachers.
         """
-        checked, give_back = self._read(counts)
-        return give_back(self._draw(checked))
+        checked, restore = self._checked(counts)
+        return restore(self._draw(checked))
 
     @_uncompiled
     def label_probabilities(self, counts: Any) -> Any:
         """The exact law of the label of each row of ``counts`` (B, C), to within 1e-12: (B, C) float64.
 
-        It depends on the votes and is as sensitive as they are: for analysis and tests, not for release.
+        The law depends on the votes and is as sensitive as they are: for analysis and tests, not for release.
 
         Raises:
             InvalidArgument: as :meth:`aggregate`.
         """
-        checked, give_back = self._read(counts)
-        return give_back(self._law(checked))
+        checked, restore = self._checked(counts)
+        return restore(self._law(checked))
 
     @abstractmethod
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
     ) -> PrivacyGuarantee | None:
-        """What the mechanism's own randomness promise for ``labels`` labels together when only votes change.
+        """What the mechanism's own randomness promises for ``labels`` labels together, with the votes as its data.
 
-        It holds whatever the teachers promise, if one record changes the votes of at most ``overlap`` teachers; labels
-        may be asked adaptively. ``None``: its coins alone promise nothing, and privacy must come from the teachers.
+        The guarantee holds whatever the teachers promise, if one record changes the votes of at most ``overlap``
+        teachers, also for labels that are requested adaptively. ``None``: its own randomness promises nothing, and
+        privacy must come from the teachers.
 
         Args:
-            labels: how many labels, Q >= 1.
-            delta: the delta to state it at; ``None``: the one it was calibrated to, or 0.
+            labels: Q >= 1, the number of labels.
+            delta: the delta at which to state it; ``None``: the one that the mechanism was calibrated to, or 0.
             overlap: r; ``None``: the one that the mechanism was built for.
+
+        Raises:
+            InvalidArgument: an argument out of range.
         """
 
     def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
-        """By which argument :meth:`guarantee` holds for the same arguments, in a few words."""
+        """A phrase that names the argument by which :meth:`guarantee` holds for the same arguments."""
         theorem = f"by the theorem of {type(self).__name__}"
         return theorem if labels == 1 else f"{theorem} for one label, and composition of {labels}"
 
@@ -124,16 +166,16 @@ class Mechanism(ABC):
         """The smallest proven m for which the mechanism is m-self-bounding, ``math.inf`` if none is known.
 
         With (eps, Delta)-DP teachers, Q labels of an m-self-bounding mechanism are (Q m eps, Q m Delta)-DP together,
-        also when all are asked of the same teachers.
+        also when all of them come from the same teachers.
 
         Args:
             teachers: K; may be left out where the mechanism knows it.
-            overlap: r, how many teachers one record can touch; ``None``: all K.
+            overlap: r, the largest number of teachers that have a record in their training data; ``None``: all K.
         """
         return math.inf
 
     def describe(self) -> dict[str, Any]:
-        """What it is, in values that JSON can hold: kind, parameters, source of randomness, notes."""
+        """The mechanism as JSON values: kind, parameters, source of randomness, notes."""
         return {
             "kind": type(self).__name__,
             "classes": self.classes,
@@ -156,16 +198,27 @@ class Mechanism(ABC):
     @abstractmethod
     def _law(self, counts: IntArray) -> FloatArray: ...
 
-    def _read(self, counts: Any) -> tuple[IntArray, Callable[[Any], Any]]:
-        """``counts`` as a checked (B, C) int64 array, and the way back to where it came from."""
-        torch = sys.modules.get("torch")  # whoever holds a tensor has imported it; others need not pay for it
-        give_back: Callable[[Any], Any] = _same
+    def _validate(self, name: str, check: Callable[..., Any] = check_number, **limits: Any) -> None:
+        """Replace a field by what ``check`` makes of it: a float or an integer within ``limits``."""
+        object.__setattr__(self, name, check(name, getattr(self, name), **limits))
+
+    def _teacher_count(self, teachers: Any) -> int:
+        """K, as given or as the mechanism knows it; the two must agree."""
+        count = self.teachers if teachers is None else check_integer("teachers", teachers, low=1, high=MOST_VOTES)
+        if count is None or self.teachers not in (None, count):
+            raise InvalidArgument("teachers", f"{self.teachers or 'K, the number of teachers'}", teachers)
+        return count
+
+    def _checked(self, counts: Any) -> tuple[IntArray, Callable[[Any], Any]]:
+        """``counts`` as a checked (B, C) int64 array, and a function that turns a result into the caller's type."""
+        torch = sys.modules.get("torch")  # imported by any caller who holds a tensor; no one else pays for the import
+        restore: Callable[[Any], Any] = _same
         if torch is not None and isinstance(counts, torch.Tensor):
             device = counts.device
             if counts.is_floating_point() or counts.is_complex():
                 raise InvalidArgument("counts", "integers", str(counts.dtype), _CURE)
 
-            def give_back(result: Any) -> Any:
+            def restore(result: Any) -> Any:
                 return torch.from_numpy(result).to(device)
 
             try:
@@ -183,7 +236,7 @@ class Mechanism(ABC):
         if array.ndim != 2 or array.shape[1] < 2:
             raise InvalidArgument("counts", "of shape (items, classes), two classes or more", array.shape, _CURE)
         if self.classes is not None and array.shape[1] != self.classes:
-            raise InvalidArgument("counts", f"of shape (items, {self.classes})", array.shape, self._classes_cure())
+            raise InvalidArgument("counts", f"of shape (items, {self.classes})", array.shape, self.alternatives)
         if array.size and (array.min() < 0 or array.max() > MOST_VOTES):
             raise InvalidArgument("counts", "in [0, 2**31)", f"[{array.min()}, {array.max()}]", _CURE)
         checked = array.astype(np.int64)
@@ -195,39 +248,62 @@ class Mechanism(ABC):
                 row = int(wrong[0]) if wrong.size else 0
                 expected = f"rows that sum to {f'the {teachers} teachers' if teachers else 'one teacher or more'}"
                 raise InvalidArgument("counts", expected, f"row {row} with sum {sums[row]}", _CURE)
-        return checked, give_back
-
-    def _classes_cure(self) -> str:
-        return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoisyCounts(Mechanism):
-    """A mechanism that protects the counts by its own coins, and is calibrated to an overlap.
-
-    Args:
-        overlap: r, how many teachers one record can touch: 1 for disjoint shards.
-        teachers: K, ``None`` for any.
-    """
-
-    overlap: int = 1
-    teachers: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "overlap", check_integer("overlap", self.overlap, low=1, high=MOST_VOTES))
-        if self.teachers is not None:
-            object.__setattr__(self, "teachers", check_integer("teachers", self.teachers, low=1, high=MOST_VOTES))
-
-    def _check(self, name: str, **limits: Any) -> float:
-        """Replace a field by its value as a float in the limits of :func:`check_number`."""
-        value = check_number(name, getattr(self, name), **limits)
-        object.__setattr__(self, name, value)
-        return value
+        return checked, restore
 
 
 def _same(result: Any) -> Any:
     return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyVotes(Mechanism):
+    """A mechanism for any number of teachers and classes, unless they are given.
+
+    Args:
+        teachers: K, ``None`` for any number; other counts are refused.
+        classes: C, ``None`` for any number; other counts are refused.
+    """
+
+    teachers: int | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, low in (("teachers", 1), ("classes", 2)):
+            if getattr(self, name) is not None:
+                self._validate(name, check_integer, low=low, high=MOST_VOTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCounts(AnyVotes):
+    """A mechanism that protects the counts by its own randomness and is built for an overlap.
+
+    Args:
+        overlap: r, the largest number of teachers that have a record in their training data: 1 for disjoint shards.
+        teachers, classes: as in :class:`AnyVotes`.
+    """
+
+    overlap: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._validate("overlap", check_integer, low=1, high=MOST_VOTES)
+
+
+class PureLabels(Mechanism):
+    """A mechanism each of whose labels is epsilon-DP with delta = 0, and ``_zcdp`` * epsilon**2-zCDP."""
+
+    _zcdp: ClassVar[float] = 1 / 2  # true of every epsilon-DP mechanism (Bun & Steinke 2016, Prop. 1.4)
+
+    def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
+        """(Q epsilon, 0) for ``labels`` labels together, or a smaller epsilon at a positive ``delta``."""
+        labels, delta, overlap = check_request(labels, delta, overlap)
+        epsilon = self._label_epsilon(overlap)
+        return pure_composition(epsilon, self._zcdp * epsilon**2, labels=labels, delta=delta or 0.0)
+
+    @abstractmethod
+    def _label_epsilon(self, overlap: int | None) -> float:
+        """The epsilon of one label when one record changes at most ``overlap`` votes; ``None``: as it was built."""
 
 
 def check_request(labels: Any, delta: Any, overlap: Any) -> tuple[int, float | None, int | None]:

@@ -24,14 +24,14 @@ class ConfidentGNMax(GaussianCounts):
 
     Guarantee, whatever the teachers promise: r changed votes change the highest count by at most r, and the counts by
     at most r sqrt(2) in L2 (see :class:`GNMax`). So a label is two Gaussian mechanisms, with mu = r / ``sigma_check``
-    and r sqrt(2) / ``sigma``, and Q labels one with mu**2 = Q r**2 (1/sigma_check**2 + 2/sigma**2). An item without an
-    answer counts as a label. Noise is drawn exactly, as in :class:`GNMax`.
+    and r sqrt(2) / ``sigma``, and Q labels are one with mu**2 = Q r**2 (1/sigma_check**2 + 2/sigma**2). An item without
+    an answer counts as a label. Noise is drawn exactly, as in :class:`GNMax`.
 
     Args:
         threshold: T, in votes.
         sigma_check: standard deviation of the noise on the highest count.
         sigma: standard deviation of the noise on each count.
-        overlap, teachers, delta: as in :class:`GNMax`.
+        overlap, teachers, classes, delta: as in :class:`GNMax`.
 
     Raises:
         InvalidArgument: an argument out of range.
@@ -47,9 +47,9 @@ class ConfidentGNMax(GaussianCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("threshold", low=-(2.0**31), high=2.0**31)
-        self._check("sigma_check", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
-        self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
+        self._validate("threshold", low=-(2.0**31), high=2.0**31)
+        for name in ("sigma_check", "sigma"):
+            self._validate(name, low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
     def calibrated(
@@ -63,13 +63,13 @@ class ConfidentGNMax(GaussianCounts):
         teachers: int | None = None,
         insecure_seed: int | None = None,
     ) -> ConfidentGNMax:
-        """The smallest noise that keeps ``target`` for ``labels`` items together, answered or not, rounded up.
+        """The smallest noise, rounded up, that keeps ``target`` for ``labels`` items together, answered or not.
 
         Args:
             target: of all items together; epsilon and delta positive.
             threshold: T, in votes; chosen without looking at the votes.
             ratio: ``sigma_check / sigma``. At 4 the check takes 3 % of the budget (of mu**2), at 1 a third.
-            labels: Q, the items that are asked about.
+            labels: Q, the number of items, answered or not.
             overlap, teachers, insecure_seed: as in :meth:`GNMax.calibrated`.
 
         Raises:
@@ -117,11 +117,11 @@ class ConfidentGNMax(GaussianCounts):
 
     def _law(self, counts: IntArray) -> FloatArray:
         noise, unit = gaussian_noise(self.sigma_check)
-        less = np.append(0.0, np.cumsum(noise.symmetric_law()))  # than each of the values -R, ..., R, R + 1
-        here = np.clip(self._missing(counts, unit) + noise.reach, 0, less.size - 1)[:, None]
-        answered, silent = less[less.size - 1 - here], less[here]  # the noise is symmetric
+        below = np.append(0.0, np.cumsum(noise.symmetric_law()))  # Pr[noise < k] for k = -R, ..., R + 1
+        needed = np.clip(self._missing(counts, unit) + noise.reach, 0, below.size - 1)[:, None]
+        answered, silent = below[below.size - 1 - needed], below[needed]  # the noise is symmetric
         return np.concatenate([answered * noisy_argmax_law(counts, *gaussian_noise(self.sigma)), silent], axis=1)
 
     def _missing(self, counts: IntArray, unit: int) -> IntArray:
-        """The least noise, in units of its grid, that lifts the highest count to the threshold."""
+        """The smallest noise, in units of its grid, that lifts the highest count to the threshold."""
         return np.asarray(math.ceil(self.threshold * unit) - unit * counts.max(axis=1))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import ndimage
 
 from ..arrays import FloatArray, IntArray
-from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
+from ..errors import InvalidArgument, UnprovenPrivacy
 from ..noise.function import NoiseFunction
 from ..noise.grid import GRID
 from ..noise.self_bounding import self_bounding_allowance
@@ -31,11 +31,11 @@ class DaRRM(Mechanism):
     2**-54, and 54 fresh bits are compared with that integer.
 
     Guarantee: that of the noise function's certificate, for one label (``noise.target``) or, if it is self-bounding,
-    for many. :func:`darrm_torch.total_privacy` says what many labels cost.
+    for many. :func:`darrm_torch.total_privacy` computes what many labels cost.
 
     Args:
         noise: the noise function, with its certificate.
-        uncertified: accept a noise function without a certificate. No guarantee is then claimed for it.
+        uncertified: accept a noise function without a certificate. Then no guarantee is claimed.
 
     Raises:
         UnprovenPrivacy: no certificate and not ``uncertified``.
@@ -45,7 +45,8 @@ class DaRRM(Mechanism):
     >>> mechanism.label_probabilities(np.array([[0, 11], [5, 6]])).round(4).tolist()
     [[0.0, 1.0], [0.3333, 0.6667]]
 
-    The best majority of teachers without privacy, of which a record touches one; its coins keep the promise:
+    The best majority for teachers without privacy, one of which has a record in its training data; the mechanism's own
+    randomness keeps the promise:
 
     >>> public, target = PrivacyGuarantee(epsilon=math.inf), PrivacyGuarantee(epsilon=0.5, delta=1e-4)
     >>> best = DaRRM(optimize_noise(teachers=11, teacher=public, target=target, overlap=1))
@@ -63,8 +64,8 @@ class DaRRM(Mechanism):
             raise InvalidArgument("noise", "a NoiseFunction", self.noise, "Wrap an array: NoiseFunction(gamma=...)")
         if self.certificate is None and not self.uncertified:
             raise UnprovenPrivacy(
-                "the noise function has no certificate, so nothing proves its labels private. Certify it, or use "
-                "self_bounding_noise or optimize_noise, or say DaRRM(noise, uncertified=True) to go without"
+                "the noise function has no certificate, so nothing proves its labels private. Certify it, use "
+                "self_bounding_noise or optimize_noise, or accept it with DaRRM(noise, uncertified=True)"
             )
         votes = np.arange(self.teachers + 1)
         signs = np.sign(2 * votes - self.teachers)
@@ -90,44 +91,44 @@ class DaRRM(Mechanism):
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
     ) -> PrivacyGuarantee | None:
-        """What the coins alone promise, whatever the teachers: from all pairs of counts that differ in r votes.
+        """What its own randomness promises, whatever the teachers promise: the worst pair of counts r votes apart.
 
-        The votes are fixed, the coins fresh, so labels compose. The noise functions made for teachers without privacy
-        (epsilon = infinity) are private this way. ``None``: an outcome is certain for some votes and not for others.
+        The votes are fixed and the randomness is fresh for each label, so labels compose. Noise functions built for
+        teachers without privacy (epsilon = infinity) are private this way. ``None``: some label is possible for some
+        votes only.
 
         Args:
             labels: Q.
-            delta: in total; ``None``: Q times that of the noise function's target, or 0.
+            delta: of all labels; ``None``: Q times that of the noise function's target, or 0.
             overlap: r; ``None``: all K.
         """
         labels, delta, overlap = check_request(labels, delta, overlap)
         if delta is None:
             delta = 0.0 if self.noise.target is None else min(1.0, labels * self.noise.target.delta)
-        near = self.teachers if overlap is None else overlap
-        each, pure = self._coin_epsilon(near, delta / labels * (1 - 2.0**-40)), self._coin_epsilon(near, 0.0)
-        if math.isinf(each):
+        reach = self.teachers if overlap is None else overlap
+        one = self._label_epsilon(reach, delta / labels * (1 - 2.0**-40))
+        if math.isinf(one):
             return None
-        total = simple_composition(PrivacyGuarantee(epsilon=each), labels).epsilon
-        if labels > 1 and delta > 0 and math.isfinite(pure):
+        total = simple_composition(PrivacyGuarantee(epsilon=one), labels).epsilon
+        if labels > 1 and delta > 0 and math.isfinite(pure := self._label_epsilon(reach, 0.0)):
             total = min(total, pure_composition(pure, pure**2 / 2, labels=labels, delta=delta).epsilon)
         return PrivacyGuarantee(epsilon=total, delta=delta)
 
-    def _coin_epsilon(self, overlap: int, delta: float) -> float:
-        """The smallest epsilon of one label at ``delta`` for the coins alone; infinite if there is none."""
+    def _label_epsilon(self, overlap: int, delta: float) -> float:
+        """The smallest epsilon of one label at ``delta`` by its own randomness; infinite if there is none."""
         window = 2 * min(overlap, self.teachers) + 1
         worst = 1.0
         for chance in (self._thresholds / 2.0**54, (2**54 - self._thresholds) / 2.0**54):
             excess = ndimage.maximum_filter1d(chance, window, mode="nearest") - delta
-            with np.errstate(divide="ignore"):  # a chance of 0: infinite
+            with np.errstate(divide="ignore"):  # infinite where a probability is 0
                 ratios = np.divide(excess, chance, out=np.zeros_like(excess), where=excess > 0)
             worst = max(worst, float(ratios.max()))
         return math.log(worst) + 2.0**-46
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The noise function's own allowance, see :func:`darrm_torch.self_bounding_allowance`."""
-        if teachers is not None and check_integer("teachers", teachers, low=1) != self.teachers:
-            raise InvalidArgument("teachers", f"{self.teachers}, as the noise function has", teachers)
-        return self_bounding_allowance(self.noise.gamma, teachers=self.teachers, overlap=overlap)
+        count = self._teacher_count(teachers)
+        return self_bounding_allowance(self.noise.gamma, teachers=count, overlap=overlap)
 
     def _parameters(self) -> dict[str, Any]:
         return {"gamma": self.noise.gamma.tolist(), "certified": self.certificate is not None}
@@ -143,6 +144,7 @@ class DaRRM(Mechanism):
         one = self._thresholds[counts[:, 1]] / 2.0**54
         return np.stack([1 - one, one], axis=1)
 
-    def _classes_cure(self) -> str:
-        others = "SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
-        return f"DaRRM is for two classes; for more use {others}"
+    alternatives: ClassVar[str] = (
+        "DaRRM is for two classes. For more use SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or "
+        "NoiseFreeMajority"
+    )

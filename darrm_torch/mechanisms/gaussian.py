@@ -1,8 +1,8 @@
-"""The Gaussian mechanism: exact delta, epsilon and standard deviation, each rounded toward privacy.
+"""The Gaussian mechanism and compositions: exact delta, epsilon and standard deviation, each rounded toward privacy.
 
 A Gaussian mechanism is described by ``mu``, its L2 sensitivity divided by the standard deviation of its noise.
-Adaptively chosen Gaussian mechanisms compose to one with ``mu`` the root of the sum of squares (Dong, Roth, Su 2022,
-Cor. 3.3).
+Adaptively chosen Gaussian mechanisms compose to one whose ``mu`` is the root of the sum of the squares (Dong, Roth, Su
+2022, Cor. 3.3).
 """
 
 from __future__ import annotations
@@ -15,32 +15,24 @@ from ..privacy.composition import optimal_composition, simple_composition
 from ..privacy.guarantees import PrivacyGuarantee
 from .sampling import arithmetic
 
-__all__ = [
-    "composition",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "pure_composition",
-    "rdp_mu",
-    "zcdp_epsilon",
-]
+__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_mu", "pure_composition", "rdp_mu", "zcdp_epsilon"]
 
 _BITS = 200
-_MOST_COMPOSED = 10**7
+_MOST_COMPOSED = 10**7  # optimal composition of more labels would take minutes
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """The smallest delta of a Gaussian mechanism at ``epsilon`` (Balle & Wang 2018, Theorem 8), rounded up.
 
-    Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), to 60 digits, so that the difference of two nearly
-    equal numbers is no concern (for mu > 1e-20, say), and then 1 + 2**-50 times that.
+    Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), computed to 60 digits, so that the cancellation does no
+    harm for mu > 1e-20, and then increased by the factor 1 + 2**-50.
 
     >>> round(gaussian_delta(0.2556, 2**0.5 / 13.4267), 6)
     0.0003
     """
     if mu == 0 or math.isinf(epsilon):
         return 0.0
-    if epsilon / mu - mu / 2 > 40:  # Phi(-40) is less than the least number
+    if epsilon / mu - mu / 2 > 40:  # Phi(-40) is below the smallest double
         return 5e-324
     mp = arithmetic(_BITS)
     e, m = mp.mpf(epsilon), mp.mpf(mu)
@@ -50,7 +42,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """The smallest epsilon of a Gaussian mechanism at ``delta``, rounded up by at most 2**-44 of it."""
+    """The smallest epsilon of a Gaussian mechanism at ``delta``, rounded up by a relative 2**-44 at most."""
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
         return 0.0
     if delta == 0:
@@ -62,7 +54,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu whose Gaussian mechanism is (epsilon, delta)-DP, rounded down by at most 2**-44 of it."""
+    """The largest mu whose Gaussian mechanism is (epsilon, delta)-DP, rounded down by a relative 2**-44 at most."""
     high = 1.0
     while gaussian_delta(epsilon, high) <= delta:
         high *= 2
@@ -85,24 +77,20 @@ def rdp_mu(epsilon: float, delta: float) -> float:
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """The epsilon at ``delta`` of a rho-zCDP mechanism, one that is (a, a rho)-RDP for every order a > 1; rounded up.
 
-    It is (a rho + log(1/delta)/(a - 1), delta)-DP for every a (Mironov 2017, Prop. 3), a Gaussian with rho = mu**2 / 2.
+    It is (a rho + log(1/delta)/(a - 1), delta)-DP for every a (Mironov 2017, Prop. 3); a Gaussian has rho = mu**2 / 2.
     The best order, 1 + sqrt(log(1/delta)/rho), gives rho + 2 sqrt(rho log(1/delta)) (Bun & Steinke 2016, Prop. 1.3).
     """
     return (rho + 2 * math.sqrt(-rho * math.log(delta))) * (1 + 2.0**-48)
 
 
 def pure_composition(epsilon: float, rho: float, *, labels: int, delta: float) -> PrivacyGuarantee:
-    """Of adaptive ``labels``, each epsilon-DP and rho-zCDP: the better of optimal and concentrated composition."""
-    each = PrivacyGuarantee(epsilon=epsilon)
+    """The guarantee at ``delta`` of adaptive ``labels``, each epsilon-DP and rho-zCDP.
+
+    The better of optimal composition (simple composition for more than ten million labels) and zCDP.
+    """
+    one = PrivacyGuarantee(epsilon=epsilon)
     if delta == 0:
-        return simple_composition(each, labels)
-    composed = composition(each, labels, delta=delta)
+        return simple_composition(one, labels)
+    many = labels > _MOST_COMPOSED
+    composed = simple_composition(one, labels) if many else optimal_composition(one, labels, delta=delta)
     return PrivacyGuarantee(epsilon=min(composed.epsilon, zcdp_epsilon(labels * rho, delta)), delta=delta)
-
-
-def composition(each: PrivacyGuarantee, labels: int, *, delta: float) -> PrivacyGuarantee:
-    """Of adaptive ``labels`` at ``delta``: optimal, or of very many labels, which would take minutes, simple."""
-    if labels <= _MOST_COMPOSED:
-        return optimal_composition(each, labels, delta=delta)
-    simple = simple_composition(each, labels)
-    return PrivacyGuarantee(epsilon=simple.epsilon if simple.delta <= delta else math.inf, delta=delta)

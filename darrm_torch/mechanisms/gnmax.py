@@ -1,9 +1,8 @@
 """GNMax: the class with the most votes after Gaussian noise.
 
-The noise is a normal number rounded to a grid, not the discrete Gaussian of Canonne, Kamath and Steinke (2020):
-rounding is post-processing, so the exact figures of the Gaussian hold for every overlap, number of classes and number
-of labels, where the discrete Gaussian has figures of its own that depend on which votes move. Both can be drawn
-exactly.
+The noise is a normal number rounded to a grid, not the discrete Gaussian of Canonne, Kamath and Steinke (2020).
+Rounding is post-processing, so the exact figures of the Gaussian hold for every overlap, number of classes and number
+of labels; the figures of the discrete Gaussian depend on which votes move. Both can be drawn exactly.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ __all__ = ["GNMax"]
 
 SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bit sums
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
-_MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # for which label_renyi takes seconds
-_METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu}
+_MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # up to these, label_renyi takes seconds
+_METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu, "label": gaussian_mu}
 _ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
 
 
@@ -41,7 +40,7 @@ class GaussianCounts(NoisyCounts):
     """What GNMax and ConfidentGNMax share: all their noise is Gaussian, so any number of labels is one Gaussian.
 
     Args:
-        delta: where :meth:`guarantee` is stated unless asked otherwise.
+        delta: the delta at which :meth:`guarantee` is stated by default.
     """
 
     delta: float | None = None
@@ -49,37 +48,52 @@ class GaussianCounts(NoisyCounts):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delta is not None:
-            self._check("delta", low=0.0, high=1.0, low_open=True, high_open=True)
+            self._validate("delta", low=0.0, high=1.0, low_open=True, high_open=True)
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
 
+        For a :class:`GNMax` with few known teachers and classes and overlap 1, the Renyi bound of the labels themselves
+        if that is smaller: see ``label_renyi``.
+
         Args:
             labels: Q.
-            delta: ``None``: the one it was built with.
-            overlap: r; ``None``: the one it was built with.
+            delta: ``None``: the one that the mechanism was built with.
+            overlap: r; ``None``: the one that the mechanism was built with.
 
         Raises:
-            InvalidArgument: no delta here or there.
+            InvalidArgument: no delta given here or when the mechanism was built.
         """
-        labels, delta, overlap = check_request(labels, delta, overlap)
-        spent = self.delta if delta is None else delta
-        if spent is None:
-            raise InvalidArgument("delta", "given", None, "No delta was given when it was built: guarantee(delta=...)")
-        mu = (overlap or self.overlap) * math.sqrt(labels * self._squared_mu()) * (1 + 2.0**-48)
-        return PrivacyGuarantee(epsilon=gaussian_epsilon(spent, mu), delta=spent)
+        delta, *epsilons = self._bounds(labels, delta, overlap)
+        return PrivacyGuarantee(epsilon=min(epsilons), delta=delta)
 
     def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
-        """By which argument :meth:`guarantee` holds."""
-        return f"by the Gaussian mechanism on the counts, {self._strength()}"
+        """A phrase that names the smaller of the two bounds of :meth:`guarantee`."""
+        _, of_counts, of_labels = self._bounds(labels, delta, overlap)
+        if of_counts <= of_labels:
+            bound = "the Gaussian mechanism on the counts"
+        else:
+            votes = f"all votes of {self.teachers} teachers for {self.classes} classes"
+            bound = f"the Renyi bound of the label itself, over {votes}"
+        strength = {name: value for name, value in self._parameters().items() if name not in ("overlap", "delta")}
+        return ", ".join([f"by {bound}", *(f"{name} = {value:.6g}" for name, value in strength.items())])
 
-    def _strength(self) -> str:
-        numbers = {name: value for name, value in self._parameters().items() if name not in ("overlap", "delta")}
-        return ", ".join(f"{name} = {value:.6g}" for name, value in numbers.items())
+    def _bounds(self, labels: int, delta: float | None, overlap: int | None) -> tuple[float, float, float]:
+        """delta, and at this delta the epsilon of the noisy counts and that of the labels themselves."""
+        labels, delta, overlap = check_request(labels, delta, overlap)
+        delta, overlap = self.delta if delta is None else delta, overlap or self.overlap
+        if delta is None:
+            raise InvalidArgument("delta", "given", None, "No delta was given when it was built: guarantee(delta=...)")
+        mu = overlap * math.sqrt(labels * self._squared_mu()) * (1 + 2.0**-48)
+        return delta, gaussian_epsilon(delta, mu), self._epsilon_of_labels(labels, delta, overlap)
 
     @abstractmethod
     def _squared_mu(self) -> float:
         """mu**2 of one label when r = 1."""
+
+    def _epsilon_of_labels(self, labels: int, delta: float, overlap: int) -> float:
+        """Epsilon by an argument about the labels themselves; infinite where none is known."""
+        return math.inf
 
     @staticmethod
     def _largest_mu(target: PrivacyGuarantee, *, labels: int, overlap: int, method: str = "analytic") -> float:
@@ -96,24 +110,24 @@ class GaussianCounts(NoisyCounts):
 class GNMax(GaussianCounts):
     """GNMax (Papernot et al. 2018): argmax of the counts, each with its own Gaussian noise; any number of classes.
 
-    Guarantee, whatever the teachers promise: one record that touches at most r teachers changes the counts by at most
-    r sqrt(2) in L2. Proof: one vote that moves from class a to b changes the counts by e_b - e_a, of norm sqrt(2);
-    r votes by a sum of r such vectors, and all r moving alike attain r sqrt(2). So the noisy counts are a Gaussian
-    mechanism with mu = r sqrt(2) / sigma, the label is a function of them, and Q labels, asked adaptively, are one
-    Gaussian mechanism with mu = r sqrt(2 Q) / sigma (Dong, Roth, Su 2022, Cor. 3.3). Its epsilon and delta are exact:
-    Balle & Wang 2018, Theorem 8.
+    Guarantee, whatever the teachers promise: one record changes the votes of at most r teachers, and hence the counts
+    by at most r sqrt(2) in L2. Proof: one vote that moves from class a to b changes the counts by e_b - e_a, of norm
+    sqrt(2); r votes by a sum of r such vectors, and r votes that move alike attain r sqrt(2). So the noisy counts are a
+    Gaussian mechanism with mu = r sqrt(2) / sigma, the label is a function of them, and Q labels, requested adaptively,
+    are one Gaussian mechanism with mu = r sqrt(2 Q) / sigma (Dong, Roth, Su 2022, Cor. 3.3). Its epsilon and delta are
+    exact: Balle & Wang 2018, Theorem 8.
 
     Noise: normal, rounded to a grid on which the integer counts lie (step 1, finer below sigma = 16). Rounding the
-    noise is rounding the noisy counts, a post-processing, so the guarantee of the continuous Gaussian holds as it
-    stands; and unlike floating-point noise the rounded noise is drawn exactly, from the operating system's bits. Ties
-    are broken by a fair coin.
+    noise is rounding the noisy counts, a post-processing, so the guarantee of the continuous Gaussian holds unchanged.
+    Unlike floating-point noise the rounded noise is drawn exactly, from the operating system's bits. Ties are broken
+    uniformly at random.
 
     Args:
         sigma: standard deviation of the noise, in votes.
-        overlap: r, how many teachers one record can touch: 1 for disjoint shards.
-        delta: where :meth:`guarantee` is stated unless asked otherwise.
-        teachers: K, ``None`` for any.
-        classes: C, ``None`` for any; with K it lets :meth:`guarantee` look at the label itself.
+        overlap: r, the largest number of teachers that have a record in their training data: 1 for disjoint shards.
+        delta: the delta at which :meth:`guarantee` is stated by default.
+        teachers: K, ``None`` for any number.
+        classes: C, ``None`` for any number; with K it allows :meth:`guarantee` to bound the label itself.
 
     Raises:
         InvalidArgument: an argument out of range.
@@ -124,14 +138,10 @@ class GNMax(GaussianCounts):
     """
 
     sigma: float
-    classes: int | None = None
-    calibration: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
-        if self.classes is not None:
-            object.__setattr__(self, "classes", check_integer("classes", self.classes, low=2, high=MOST_VOTES))
+        self._validate("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
     def calibrated(
@@ -149,35 +159,33 @@ class GNMax(GaussianCounts):
 
         Args:
             target: of all labels together; epsilon and delta positive.
-            method: ``"analytic"``, the exact condition for noisy counts; ``"rdp"``, the Renyi bound at its best order:
-                what the DaRRM paper uses for GNMax, with up to 1.8 times the noise; or ``"label"``, the Renyi bound of
-                what is released, the label, which asks for as little as half the noise. That one needs ``teachers``,
-                ``classes`` and overlap 1, and few of both: all histograms of the votes are gone through.
+            method: ``"analytic"``: the exact condition for noisy counts. ``"rdp"``: the Renyi bound at its best order,
+                which the DaRRM paper uses for GNMax, with up to 1.8 times the noise. ``"label"``: the Renyi bound of
+                the label, which is all that is released, with as little as half the noise; it needs ``teachers``,
+                ``classes`` and overlap 1, and few of both, because it enumerates all histograms of the votes.
             labels: Q.
             overlap: r.
-            teachers: K, ``None`` for any.
-            classes: C, ``None`` for any.
+            teachers: K, ``None`` for any number.
+            classes: C, ``None`` for any number.
             insecure_seed: see :class:`Mechanism`.
 
         Raises:
             InvalidArgument: a target that no Gaussian noise keeps, or that needs none; histograms that are unknown or
                 too many for ``"label"``.
         """
-        if not isinstance(method, str) or method not in (*_METHODS, "label"):
-            raise InvalidArgument("method", f"one of {sorted((*_METHODS, 'label'))}", method)
-        mu = cls._largest_mu(target, labels=labels, overlap=overlap, method="analytic" if method == "label" else method)
+        if not isinstance(method, str) or method not in _METHODS:
+            raise InvalidArgument("method", f"one of {sorted(_METHODS)}", method)
         mechanism = cls(
-            sigma=math.sqrt(2) / mu,
+            sigma=math.sqrt(2) / cls._largest_mu(target, labels=labels, overlap=overlap, method=method),
             overlap=overlap,
             delta=target.delta,
             teachers=teachers,
             classes=classes,
-            calibration=f"{method}: {target} for {labels} label(s), overlap {overlap}",
             insecure_seed=insecure_seed,
         )
         if method != "label":
             return mechanism
-        if not mechanism._histograms_are_few or overlap > 1:
+        if math.isinf(mechanism._epsilon_of_labels(1, target.delta, overlap)):
             raise InvalidArgument(
                 "method",
                 '"analytic" or "rdp"',
@@ -189,66 +197,29 @@ class GNMax(GaussianCounts):
         def keeps(sigma: float) -> bool:
             return replace(mechanism, sigma=sigma).guarantee(labels=labels).epsilon <= target.epsilon
 
-        enough, less = mechanism.sigma, mechanism.sigma / 2
-        while keeps(less):
-            enough, less = less, less / 2
-        return replace(mechanism, sigma=last_true(keeps, enough, less, tolerance=2.0**-10))
+        enough = mechanism.sigma
+        while keeps(enough / 2):
+            enough /= 2
+        return replace(mechanism, sigma=last_true(keeps, enough, enough / 2, tolerance=2.0**-10))
 
-    def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
-        """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
-
-        Or, where ``teachers`` and ``classes`` are given and few and one record touches one teacher, the Renyi bound of
-        the labels themselves, if that is smaller: see ``label_renyi``.
-
-        Args:
-            labels: Q.
-            delta: ``None``: the one it was built with.
-            overlap: r; ``None``: the one it was built with.
-
-        Raises:
-            InvalidArgument: no delta here or there.
-        """
-        labels, delta, overlap = check_request(labels, delta, overlap)
-        counts = super().guarantee(labels=labels, delta=delta, overlap=overlap)
-        return replace(counts, epsilon=min(counts.epsilon, self._of_labels(labels, counts.delta, overlap)))
-
-    def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
-        """Which of the two bounds of :meth:`guarantee` is the smaller."""
-        counts = super().guarantee(labels=labels, delta=delta, overlap=overlap)
-        if counts.epsilon <= self._of_labels(labels, counts.delta, overlap):
-            return super().proof()
-        return (
-            f"by the Renyi bound of the label itself, over all votes of {self.teachers} teachers for {self.classes} "
-            f"classes, {self._strength()}"
-        )
-
-    def _of_labels(self, labels: int, delta: float, overlap: int | None) -> float:
+    def _epsilon_of_labels(self, labels: int, delta: float, overlap: int) -> float:
         """Epsilon by the Renyi bound of the labels themselves; infinite where it is not known."""
-        if (self.overlap if overlap is None else overlap) > 1 or not self._histograms_are_few or delta == 0:
+        teachers, classes = self.teachers, self.classes
+        if teachers is None or classes is None or overlap > 1 or delta == 0 or self.sigma > _LARGEST_LABEL_SIGMA:
             return math.inf
-        assert self.teachers is not None
-        assert self.classes is not None
-        total = labels * label_renyi(self.sigma, self.teachers, self.classes)
+        if votes_within(_MOST_HISTOGRAMS, votes=teachers, classes=classes) < teachers:
+            return math.inf
+        total = labels * label_renyi(self.sigma, teachers, classes)
         # (a, t)-RDP is (t + log(1 - 1/a) - (log delta + log a)/(a - 1), delta)-DP (Canonne, Kamath, Steinke 2020,
         # Prop. 12), and Renyi bounds of adaptive labels add up (Mironov 2017, Prop. 1).
         epsilons = total + np.log1p(-1 / _ORDERS) - (math.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
         return max(float(epsilons.min()), 0.0) * (1 + 2.0**-40) + 2.0**-40
 
-    @property
-    def _histograms_are_few(self) -> bool:
-        return (
-            self.teachers is not None
-            and self.classes is not None
-            and self.sigma <= _LARGEST_LABEL_SIGMA
-            and votes_within(_MOST_HISTOGRAMS, votes=self.teachers, classes=self.classes) == self.teachers
-        )
-
     def _parameters(self) -> dict[str, Any]:
         return {"sigma": self.sigma, "overlap": self.overlap, "delta": self.delta}
 
     def _notes(self) -> list[str]:
-        calibration = [] if self.calibration is None else [f"calibrated by {self.calibration}"]
-        return [*calibration, f"noise: normal rounded to multiples of {grid_step(self.sigma)}, drawn exactly"]
+        return [f"noise: normal rounded to multiples of {grid_step(self.sigma)}, drawn exactly"]
 
     def _squared_mu(self) -> float:
         return 2 / self.sigma**2
@@ -267,13 +238,13 @@ def grid_step(sigma: float) -> float:
 
 @functools.lru_cache(maxsize=16)
 def gaussian_noise(sigma: float) -> tuple[Magnitudes, int]:
-    """Noise in units of the grid, and how many of these units a vote is."""
+    """Noise in units of the grid, and the number of these units in one vote."""
     step = grid_step(sigma)
     return Magnitudes(GaussianTail(sigma, step)), round(1 / step)
 
 
 def noisy_argmax(counts: IntArray, noise: Magnitudes, unit: int, bits: RandomBits) -> IntArray:
-    """argmax of ``unit * counts`` plus independent signed noise, fair at ties: (B, C) -> (B,)."""
+    """argmax of ``unit * counts`` plus independent signed noise, ties broken uniformly: (B, C) -> (B,)."""
     return fair_argmax(unit * counts + noise.signed(bits, *counts.shape), bits)
 
 
@@ -282,15 +253,15 @@ def noisy_argmax_law(counts: IntArray, noise: Magnitudes, unit: int) -> FloatArr
 
     Class c draws noise k with probability p(k) and then wins with probability E[1/(1 + ties)]: each rival j is below
     with probability F_j and level with p_j, so that is the integral over t in [0, 1] of prod_j (F_j + t p_j), a
-    polynomial in t that Gauss-Legendre integrates exactly. Left out is what lies beyond the tabulated noise, below
-    2**-63 for each class.
+    polynomial in t that Gauss-Legendre integrates exactly. Noise beyond the table is left out: less than 2**-63 for
+    each class.
     """
     rows, inverse = np.unique(counts, axis=0, return_inverse=True)
     return _argmax_law(rows, noise.symmetric_law(), unit)[inverse.reshape(-1)]
 
 
 def _argmax_law(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
-    """For noise with these chances of the values -R, ..., R: sums of products of non-negative numbers only."""
+    """The law for noise with these probabilities of -R, ..., R: sums of products of non-negative numbers only."""
     law = np.append(noise, 0.0)  # index -1: no such value
     below = np.concatenate([[0.0], np.cumsum(law[:-1])])  # below[i]: Pr[noise < its value number i]
     nodes, weights = np.polynomial.legendre.leggauss((rows.shape[1] + 1) // 2)
@@ -310,25 +281,25 @@ def _argmax_law(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
 
 @functools.lru_cache(maxsize=64)
 def label_renyi(sigma: float, teachers: int, classes: int) -> FloatArray:
-    """The Renyi divergence of one GNMax label, at each of many orders, at most; one teacher's vote may change.
+    """Upper bounds of the Renyi divergence of one GNMax label when one vote changes, for each order in ``_ORDERS``.
 
     Formal guarantee: for each order a and any two histograms of ``teachers`` votes over ``classes`` classes that differ
-    in one vote, log(sum over labels of p**a q**(1 - a)) / (a - 1) is at most this. All pairs are gone through, up to
-    the names of the classes. Their laws are finite sums of products of non-negative numbers: noise beyond 10 sigma and
-    more is left out, which makes q smaller, and its whole chance is added to p; rounding is a matter of relative
-    errors, which are added.
+    in one vote, log(sum over labels of p**a q**(1 - a)) / (a - 1) is at most this. All pairs are enumerated, up to the
+    names of the classes. Their laws are finite sums of products of non-negative numbers. Noise beyond 10 sigma and more
+    is left out, which makes q smaller, and its whole probability is added to p. Rounding causes relative errors only,
+    and a bound of these is added.
     """
     space, step = standings(teachers, classes), grid_step(sigma)
     before, after = space.neighbours
-    width = min(10 + 2 * teachers / sigma, 37.0)  # of the noise, in sigmas: beyond 37 the chances are no doubles
+    width = min(10 + 2 * teachers / sigma, 37.0)  # of the noise, in sigmas: beyond 37 its density underflows
     reach = math.ceil(width * sigma / step)
     nodes, weights = np.polynomial.legendre.leggauss(12)  # the density over each cell of the grid
     places = (np.arange(-reach, reach + 1)[:, None] + nodes / 2) * (step / sigma)
     noise = np.exp(-places * places / 2) @ weights * (step / sigma / 2 / math.sqrt(2 * math.pi))
-    chance = space.per_standing(_argmax_law(space.counts, noise, round(1 / step)))
+    law = space.per_standing(_argmax_law(space.counts, noise, round(1 / step)))
     left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
-    rounding = classes * noise.size * 2.0**-47  # relative, of each chance: sums of so many, products of so many
+    rounding = classes * noise.size * 2.0**-47  # relative, of each probability: long sums of long products
     with np.errstate(divide="ignore"):
-        p, q = np.log(chance[before] + left_out), np.log(chance[after])
+        p, q = np.log(law[before] + left_out), np.log(law[after])
     worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1).max() for a in _ORDERS])
     return np.asarray((np.maximum(worst, 0.0) + 2 * rounding * _ORDERS) / (_ORDERS - 1))

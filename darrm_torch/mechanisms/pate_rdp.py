@@ -140,7 +140,7 @@ class DataDependentLoss:
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, GNMax):
             raise InvalidArgument("mechanism", "a GNMax", self.mechanism)
-        checked, _ = self.mechanism._read(self.counts)
+        checked, _ = self.mechanism._checked(self.counts)
         if not len(checked):
             raise InvalidArgument("counts", "one row or more", checked.shape)
         object.__setattr__(self, "counts", checked)

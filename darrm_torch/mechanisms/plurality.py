@@ -1,4 +1,4 @@
-"""Mechanisms made of a table: the self-bounding plurality, and the best plurality for teachers without privacy."""
+"""Mechanisms that look labels up in a table: for private teachers, and for teachers without privacy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from ..arrays import FloatArray, IntArray
-from ..errors import InvalidArgument, check_integer, check_number
+from ..errors import check_integer, check_number
 from ..noise.histograms import Standings, standings, votes_within
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.regions import check_overlap
@@ -30,9 +30,9 @@ _MOST_CLASSES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class _Plurality(Mechanism):
-    """Draws ``sample`` of the K votes and looks their histogram up in a table; both exactly."""
+    """Draws ``sample`` of the K votes and looks their histogram up in a table; both steps are exact."""
 
-    teachers: int = 0  # must be given: zero is refused
+    teachers: int = 0  # required: zero is refused
     classes: int = 0
     overlap: int | None = None
     prior: PluralityPrior = VAGUE_VOTES
@@ -42,21 +42,16 @@ class _Plurality(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = check_integer("teachers", self.teachers, low=1, high=MOST_VOTES)
-        classes = check_integer("classes", self.classes, low=2, high=_MOST_CLASSES)
-        sample = (
-            votes_within(self._most_histograms, votes=count, classes=classes)
-            if self.sample is None
-            else check_integer("sample", self.sample, low=1, high=count)
-        )
-        for name, value in {
-            "teachers": count,
-            "classes": classes,
-            "overlap": None if self.overlap is None else check_overlap(self.overlap, count),
-            "prior": check_plurality_prior(self.prior),
-            "sample": sample,
-        }.items():
-            object.__setattr__(self, name, value)
+        self._validate("teachers", check_integer, low=1, high=MOST_VOTES)
+        self._validate("classes", check_integer, low=2, high=_MOST_CLASSES)
+        count, classes, sample = self.teachers, self.classes, self.sample
+        if sample is None:
+            sample = votes_within(self._most_histograms, votes=count, classes=classes)
+        sample = check_integer("sample", sample, low=1, high=count)
+        if self.overlap is not None:
+            object.__setattr__(self, "overlap", check_overlap(self.overlap, count))
+        object.__setattr__(self, "sample", sample)
+        object.__setattr__(self, "prior", check_plurality_prior(self.prior))
         object.__setattr__(self, "_table", self._solve(standings(sample, classes)))
 
     @abstractmethod
@@ -64,7 +59,7 @@ class _Plurality(Mechanism):
 
     @property
     def table(self) -> VoteTable:
-        """Where the ``sample`` votes are looked up."""
+        """The table in which the ``sample`` votes are looked up."""
         return self._table
 
     @property
@@ -74,15 +69,15 @@ class _Plurality(Mechanism):
 
     @property
     def _votes(self) -> int:
-        """How many votes the table is for."""
+        """The number of votes that the table is for."""
         return self._table.space.votes
 
     @property
     def certificate(self) -> Any:
         """A :class:`SelfBoundingCertificate`, where there is one.
 
-        That of the table also holds for votes drawn from K teachers: a mixture of m-self-bounding rules is one, and a
-        record that touches r of K votes touches at most r of those that are drawn.
+        The table's certificate also holds for votes drawn from K teachers: a mixture of m-self-bounding rules is
+        m-self-bounding, and a record that changes r of K votes changes at most r of those that are drawn.
         """
         proven = self._table.certificate
         return None if proven is None else replace(proven, teachers=self.teachers, overlap=self._affected)
@@ -106,12 +101,11 @@ class _Plurality(Mechanism):
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The smallest m for which the table is m-self-bounding, exact and rounded up; at most the overlap."""
-        if teachers is not None and check_integer("teachers", teachers, low=1) != self.teachers:
-            raise InvalidArgument("teachers", f"{self.teachers}, as the table was made for", teachers)
-        return self._table.smallest_allowance(min(check_overlap(overlap, self.teachers), self._votes))
+        count = self._teacher_count(teachers)
+        return self._table.smallest_allowance(min(check_overlap(overlap, count), self._votes))
 
     def expected_accuracy(self, prior: PluralityPrior) -> float:
-        """The chance, exact, that a label is the true class: ``sample`` of K such votes are ``sample`` such votes."""
+        """The exact probability that a label is the true class; the votes drawn have the same prior as all K."""
         return self._table.accuracy(prior)
 
     def _parameters(self) -> dict[str, Any]:
@@ -139,27 +133,28 @@ class _Plurality(Mechanism):
 class SelfBoundingPlurality(_Plurality):
     """A private plurality of C classes whose labels add up: the best that is m-self-bounding (theory, section 9).
 
-    Formal guarantee: for independent teachers, each (eps, Delta)-DP as a trained model, of which one record touches at
-    most ``overlap``, Q labels asked adaptively of the same teachers are together (Q m eps, Q m Delta)-DP, m =
-    ``allowance``, at every (eps, Delta) that the teachers keep. It needs no epsilon to be made. The proof comes with
-    it (``certificate``, exact rational arithmetic); :func:`darrm_torch.total_privacy` prices labels by it. The coins
-    alone promise nothing.
+    Formal guarantee: let the teachers be independent, each (eps, Delta)-DP as a trained model, and let a record be in
+    the training data of at most ``overlap`` of them. Then Q labels, requested adaptively of the same teachers, are
+    together (Q m eps, Q m Delta)-DP with m = ``allowance``, at every (eps, Delta) that the teachers keep. Building it
+    needs no epsilon. Its ``certificate`` is a proof in exact rational arithmetic, and
+    :func:`darrm_torch.total_privacy` prices labels by it. Its own randomness promises nothing.
 
-    Which label is likeliest to be right is a linear program over all histograms of votes. Where these are too many, a
-    label looks at ``sample`` of the K votes, drawn anew without replacement, which keeps the guarantee. Noise-free
-    plurality comes out where it is self-bounding enough. For two classes it is :func:`darrm_torch.self_bounding_noise`.
+    The best table is the solution of a linear program over all histograms of votes. Where there are too many, each
+    label looks at ``sample`` of the K votes, drawn again without replacement, which keeps the guarantee. The noise-free
+    plurality is returned where it is self-bounding enough. For two classes it is
+    :func:`darrm_torch.self_bounding_noise`.
 
     Args:
         teachers: K.
         classes: C >= 2.
-        allowance: m >= 1e-6, real: how many teachers' worth of privacy a label may cost.
-        overlap: r, how many teachers one record can touch; None for all.
-        prior: where labels should be good, from public knowledge; without effect on privacy.
-        sample: how many votes a label looks at; None: as many as can be solved for in two or three seconds (all 51 for
-            three classes, 18 for ten).
+        allowance: m >= 1e-6, real: the price of a label, in units of one teacher's guarantee.
+        overlap: r, the largest number of teachers that have a record in their training data; None for all.
+        prior: where labels should be good, from public knowledge; does not affect privacy.
+        sample: the number of votes that a label looks at; None: as many as can be solved for in two or three seconds
+            (all 51 for three classes, 18 for ten).
 
     Raises:
-        InvalidArgument: bad input.
+        InvalidArgument: an argument out of range.
 
     >>> mechanism = SelfBoundingPlurality(teachers=5, classes=3, allowance=2.0)
     >>> mechanism.label_probabilities(np.array([[4, 1, 0], [2, 2, 1]])).round(3).tolist()
@@ -245,8 +240,8 @@ def _sampled(counts: IntArray, sample: int, bits: RandomBits) -> IntArray:
 def _sampled_law(counts: IntArray, table: VoteTable) -> FloatArray:
     """The law of the label when the table sees a sample: (B, C) -> (B, C).
 
-    Independent Binomial(n_c, s/K) votes, given that they are s in all, are a sample without replacement. For each class
-    the others join one after the other, which gives the law of its standing.
+    Independent Binomial(n_c, s/K) votes, conditioned on their sum s, are a sample without replacement. For each class
+    the other classes are added one after the other, which gives the law of its standing.
     """
     space = table.space
     law = np.zeros(counts.shape)
@@ -256,15 +251,15 @@ def _sampled_law(counts: IntArray, table: VoteTable) -> FloatArray:
         drawn = stats.binom.pmf(np.arange(space.votes + 1), votes[:, None], share)
         for level in np.unique(votes):
             mine = int(np.flatnonzero(votes == level)[0])
-            chance = np.zeros(len(space.own))
-            chance[0] = 1.0  # no others yet
+            reached = np.zeros(len(space.own))
+            reached[0] = 1.0  # no other class yet
             for other in np.flatnonzero(votes):
                 if other != mine:
-                    grown = np.zeros_like(chance)
+                    grown = np.zeros_like(reached)
                     for more in range(min(int(votes[other]), space.votes) + 1):
                         fits = space.joined[:, more] >= 0
-                        grown[space.joined[fits, more]] += chance[fits] * drawn[other, more]
-                    chance = grown
-            chance *= drawn[mine, space.own] * table.chances
-            law[row, votes == level] = chance.sum() / stats.binom.pmf(space.votes, teachers, share)
+                        grown[space.joined[fits, more]] += reached[fits] * drawn[other, more]
+                    reached = grown
+            reached *= drawn[mine, space.own] * table.chances
+            law[row, votes == level] = reached.sum() / stats.binom.pmf(space.votes, teachers, share)
     return law

@@ -1,9 +1,9 @@
-"""Exact draws from fresh bits: coins, ties and symmetric noise on a grid, compared with integers and never with floats.
+"""Exact draws from fresh bits: coins, ties and symmetric noise on a grid, compared as integers and never as floats.
 
 Floating-point noise does not have the law that the privacy proof assumes (Mironov 2012). Here every draw has its exact
-law. A uniform real number U in [0, 1) is known by its first 63 bits; the probability it is compared with is known by
-two integers that enclose it. When the bits decide, the answer is exact. When they do not (about once in 2**30 draws)
-more bits are drawn and the probability is computed to as many digits, until they do.
+law. A uniform real number U in [0, 1) is represented by its first 63 bits, and the probability that it is compared with
+by two integers that enclose it. Where the bits decide, the answer is exact. Where they do not (about once in 2**30
+draws) more bits are drawn and the probability is computed to as many digits, until they do.
 """
 
 from __future__ import annotations
@@ -21,10 +21,19 @@ from scipy import special
 from ..arrays import FloatArray, IntArray, WordArray
 from ..errors import check_integer
 
-__all__ = ["GaussianTail", "GeometricTail", "Magnitudes", "RandomBits", "Tail", "arithmetic", "fair_argmax"]
+__all__ = [
+    "GaussianTail",
+    "GeometricTail",
+    "Magnitudes",
+    "RandomBits",
+    "Tail",
+    "arithmetic",
+    "fair_argmax",
+    "fair_argmax_law",
+]
 
 
-_WORD = 63  # bits of the first comparison: products of a double with 2**63 fit an unsigned 64-bit integer
+_WORD = 63  # bits of the first comparison: a double below 1 times 2**63 fits an unsigned 64-bit integer
 _FLOAT_ERROR = 2.0**-40  # far above the relative error of the double-precision tails; the tests compare with mpmath
 
 
@@ -32,7 +41,7 @@ class RandomBits:
     """Uniform 64-bit words from the operating system's generator.
 
     Args:
-        insecure_seed: for tests only: words from a seeded generator that an observer can predict.
+        insecure_seed: for tests only: words from a seeded generator, which an observer can predict.
     """
 
     def __init__(self, insecure_seed: int | None = None) -> None:
@@ -74,6 +83,12 @@ def fair_argmax(scores: IntArray, bits: RandomBits) -> IntArray:
     return labels
 
 
+def fair_argmax_law(scores: IntArray) -> FloatArray:
+    """The law of :func:`fair_argmax`, (B, C) -> (B, C): uniform over the maxima of each row."""
+    best = scores == scores.max(axis=1, keepdims=True)
+    return np.asarray(best / best.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
 class _OwnArithmetic(threading.local):
     def __init__(self) -> None:
         self.mp = mpmath.MPContext()
@@ -83,10 +98,10 @@ _OWN = _OwnArithmetic()
 
 
 def arithmetic(bits: int) -> Any:
-    """mpmath with ``bits`` bits, for this thread until its next call.
+    """mpmath with ``bits`` bits of precision, for this thread until its next call.
 
-    Not the context that mpmath shares: its precision is one number for all threads, so that one of them would finish
-    what it computes with the digits of another.
+    It is not the context that mpmath shares: that has one precision for all threads, so that one thread would finish a
+    computation with the precision of another.
     """
     _OWN.mp.prec = bits
     return _OWN.mp
@@ -97,11 +112,9 @@ class Tail(Protocol):
 
     def floats(self, g: FloatArray) -> FloatArray:
         """``S(g)`` for ``g >= 1`` with a relative error below 2**-40."""
-        ...
 
     def enclosure(self, g: int, bits: int) -> tuple[int, int]:
-        """IntArray ``(low, high)`` with ``low <= S(g) * 2**bits <= high``."""
-        ...
+        """Integers ``(low, high)`` with ``low <= S(g) * 2**bits <= high``."""
 
 
 class GaussianTail:
@@ -138,7 +151,7 @@ class GeometricTail:
 
     def enclosure(self, g: int, bits: int) -> tuple[int, int]:
         """See :class:`Tail`."""
-        # Squares and products in fixed point, rounded outward: an exact power, of 53 g digits, would take minutes.
+        # Squares and products in fixed point, rounded outward: an exact power has 53 g bits and would take minutes.
         places = bits + 64
         unit = 1 << places
         low, high = unit, unit
@@ -154,7 +167,7 @@ class Magnitudes:
     """Exact draws of the non-negative integer G with a given tail, with a random sign on request.
 
     Attributes:
-        survival: (R + 2,) ``S(0), ..., S(R), 0`` as floats; what lies beyond R has probability below 2**-64.
+        survival: (R + 2,) ``S(0), ..., S(R), 0`` as floats; values beyond R have probability below 2**-64.
     """
 
     def __init__(self, tail: Tail) -> None:
@@ -165,7 +178,7 @@ class Magnitudes:
         inner = tail.floats(np.arange(1.0, size + 1))
         inner = inner[: int(np.count_nonzero(inner >= 2.0**-64))]
         self.survival: FloatArray = np.concatenate([[1.0], inner, [0.0]])
-        # Enclosures of S(R), ..., S(1): ascending, as searchsorted wants them.
+        # Enclosures of S(R), ..., S(1), in ascending order for searchsorted.
         ascending = inner[::-1] * 2.0**_WORD
         self._low = np.floor(ascending * (1 - _FLOAT_ERROR)).astype(np.uint64)
         self._high = np.ceil(ascending * (1 + _FLOAT_ERROR)).astype(np.uint64)
@@ -192,18 +205,18 @@ class Magnitudes:
 
     def _magnitude(self, words: WordArray, bits: RandomBits) -> IntArray:
         uniform = words >> np.uint64(1)
-        # U < S(g) for certain when its word is below the lower end, possibly when it is below the upper end.
+        # U < S(g) certainly if its word is below the lower end, and possibly if it is below the upper end.
         surely = self._low.size - np.searchsorted(self._low, uniform, side="right")
         perhaps = self._high.size - np.searchsorted(self._high, uniform, side="right")
         magnitude = surely.astype(np.int64)
-        # Word 0 stands for all U below 2**-63, where the magnitudes beyond the table live.
+        # Word 0 stands for all U below 2**-63, which include the magnitudes beyond the table.
         for index in np.flatnonzero((surely != perhaps) | (uniform == 0)):
             magnitude.flat[index] = _refine(self._tail, int(surely.flat[index]), int(uniform.flat[index]), bits)
         return magnitude
 
 
 def _refine(tail: Tail, magnitude: int, uniform: int, bits: RandomBits) -> int:
-    """The G of a ``U`` in ``[uniform, uniform + 1) * 2**-63`` that is known to be ``>= magnitude``, with more bits."""
+    """G, known to be ``>= magnitude``, for a ``U`` in ``[uniform, uniform + 1) * 2**-63``, decided by further bits."""
     known = _WORD
     while True:
         low, high = tail.enclosure(magnitude + 1, known)

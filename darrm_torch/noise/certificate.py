@@ -1,7 +1,7 @@
-"""Checks noise functions. Knows nothing of how they were found: the solver is not imported here.
+"""Checks that one label of a noise function is private. The solver is not imported here.
 
-Two kinds of promise, two kinds of certificate: :class:`Certificate` for one label under a target, and
-:class:`SelfBoundingCertificate` for any number of labels (theory, section 9).
+:class:`Certificate` is about one label under a target. The certificate about any number of labels is
+:class:`SelfBoundingCertificate` (theory, section 9).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy.typing as npt
 
 from ..arrays import FloatArray
+from ..bisection import last_true
 from ..errors import PrivacyViolation, check_number
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from .grid import gamma_digest, is_monotone, label_law, on_grid
@@ -26,13 +27,13 @@ __all__ = ["Certificate", "LabelProfile", "WorstCase", "certify", "certify_regio
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCase:
-    """The pair of neighbouring datasets on which a noise function loses most.
+    """The pair of neighbouring datasets with the largest privacy loss of one label.
 
     Attributes:
         corners: ``((p, p', how many teachers), ..)``: affected teachers who vote 1 with probability p, and p' on the
             neighbouring dataset.
         ones, zeros: unaffected teachers who vote 1, and who vote 0.
-        here, there: the label's probability of being 1, and on the neighbouring dataset.
+        here, there: Pr[label 1] on the dataset, and on its neighbour.
     """
 
     corners: tuple[tuple[float, float, int], ...]
@@ -43,37 +44,38 @@ class WorstCase:
 
     def __str__(self) -> str:
         affected = "".join(
-            f"{n} teachers who vote 1 with probability {p:.6g} and {q:.6g}, " for p, q, n in self.corners
+            f"{n} teachers that vote 1 with probability {p:.6g} and {q:.6g}, " for p, q, n in self.corners
         )
         return (
-            f"{affected}{self.ones} who always vote 1 and {self.zeros} who never do: "
+            f"{affected}{self.ones} that always vote 1 and {self.zeros} that never do: "
             f"Pr[label 1] = {self.here:.12g} and {self.there:.12g} on the neighbouring dataset"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """One label of a noise function is private; what was checked, and what was found. ``str`` says it in words.
+    """Proof that one label of a noise function is private. ``str`` states the result.
 
-    Formal guarantee: for all independent teachers that keep ``teacher``, of which one record touches at most
-    ``overlap``, the label is ``target``-DP. This holds for one label; labels of the same teachers do not compose (see
-    ``total_privacy``).
+    Formal guarantee: let the teachers be independent, let each keep all guarantees in ``teacher``, and let a record be
+    in the training data of at most ``overlap`` of them. Then one label is ``target``-DP. The guarantees of several
+    labels of the same teachers do not compose (see ``total_privacy``).
 
     Attributes:
-        teachers, overlap, teacher, target: what it was checked for (``teacher``: guarantees that hold at once).
-        digest: names the noise function, see :func:`gamma_digest`.
+        teachers, overlap, teacher, target: what was checked; each teacher keeps all guarantees in ``teacher``.
+        digest: identifies the noise function, see :func:`gamma_digest`.
         shape: "monotone" if more votes for 1 never make label 1 less likely, else "free".
         loss: proven upper bound of Pr[label 1] - e^epsilon Pr'[label 1] over all neighbouring datasets.
-        rounding_error: the part of ``loss`` that is allowance for rounding.
+        rounding_error: the part of ``loss`` that is an allowance for rounding.
         worst_case: where the loss is largest.
-        method: "corners" when ``loss`` was bounded over all corners of the teachers' regions; "composition" when that
-            missed the bound, by its allowance for rounding, and a theorem applies, in exact arithmetic: r teachers
-            compose to within the target, or the noise function is m-self-bounding with (m epsilon, m delta) within
-            the target.
-        rigorous: whether the corners were walked in ball arithmetic; else in doubles, with a proven allowance for
-            rounding in ``loss``. Both are proofs.
-        optimality_gap: at most how much larger the solver's goal could be: sum_l w_l gamma(l) over l > K/2, with the
-            prior's weights w (twice the error that could be saved). None without a solver. Not checked here.
+        method: "corners" when ``loss`` was bounded over all corners of the teachers' regions. "composition" when that
+            bound exceeds the target's delta, possibly by its allowance for rounding only, and a theorem applies in
+            exact arithmetic: r teachers compose to within the target, or the noise function is m-self-bounding with
+            (m epsilon, m delta) within the target.
+        rigorous: True when the corners were evaluated in ball arithmetic, False when in doubles with a proven allowance
+            for rounding in ``loss``. Both are proofs.
+        optimality_gap: an upper bound on the improvement that is left in the solver's objective, sum_l w_l gamma(l)
+            over l > K/2 with the prior's weights w (twice the reduction of the error). None without a solver. Not
+            checked here.
     """
 
     teachers: int
@@ -96,13 +98,13 @@ class Certificate:
     def __str__(self) -> str:
         return (
             f"Proven: one label of {self.teachers} teachers that are {' and '.join(map(str, self.teacher))} is "
-            f"{self.target}, if a record touches at most {self.overlap} of them. "
+            f"{self.target}, if each record is in the training data of at most {self.overlap}. "
             f"Worst loss {format_bound(self.loss, 6)}, margin {self.margin:.2g}; worst case: {self.worst_case}."
         )
 
     @property
     def bound(self) -> float:
-        """What ``loss`` must not exceed: the target's delta."""
+        """The largest ``loss`` allowed: the target's delta."""
         return self.target.delta
 
     @property
@@ -120,22 +122,23 @@ def certify(
     overlap: int | None = None,
     rigorous: bool = False,
 ) -> Certificate:
-    """Proves that one label of ``gamma`` is private.
+    """Proves that one label of the noise function ``gamma`` is private.
 
     Args:
-        gamma: ``(K + 1,)``, how often the majority is told at each count of votes; read as rounded down to multiples of
-            2^-53, which is what :class:`NoiseFunction` keeps and what is drawn.
+        gamma: ``(K + 1,)``, the probability of reporting the majority at each number of votes for 1. It is rounded down
+            to multiples of 2^-53 first, as :class:`NoiseFunction` does; labels are drawn from the rounded values.
         teachers: K.
         teacher: what each teacher promises as a trained model: a guarantee, a profile, or a sequence with one of these
             for each of the K teachers, which stands for the weakest. Several guarantees that each teacher keeps at the
             same time are one profile, ``PrivacyProfile.from_guarantee(g1, g2, ...)``.
-        target: what one label must keep.
-        overlap: r, how many teachers one record can touch; None for all.
-        rigorous: walk the corners in ball arithmetic (needs python-flint; a second for K = 1,001 where gamma is
-            monotone): the same bound with an allowance for rounding near 1e-15 for any K.
+        target: the guarantee of one label.
+        overlap: r, the largest number of teachers whose training data one record is in; None for all.
+        rigorous: evaluate in ball arithmetic (needs python-flint; a second for K = 1,001 and a monotone gamma): the
+            same bound with an allowance for rounding near 1e-15 for any K.
 
     Raises:
-        PrivacyViolation: the label is not private, or too close to the bound to be told from it; names the worst case.
+        PrivacyViolation: the label is not private, or its loss exceeds the bound by less than the allowance for
+            rounding. The message names the worst case.
         InvalidArgument: bad input.
 
     >>> teacher = PrivacyGuarantee(epsilon=0.1)
@@ -176,18 +179,18 @@ def certify_region(
 def certify_scaled(
     gamma: FloatArray, *, region: Region, overlap: int, target: PrivacyGuarantee
 ) -> tuple[FloatArray, Certificate]:
-    """Mixes ``gamma`` (on the grid) with as much of the fair coin as it takes, and proves the result.
+    """Scales ``gamma`` (on the grid) down as far as the target requires, and proves the result.
 
-    The loss is affine in gamma and that of the coin is (1 - e^E) / 2 <= 0, so the share is known; rounding may ask for
-    a second helping. The coin itself (gamma = 0) can always be proven.
+    Scaling mixes the label with a fair coin. The loss is affine in gamma, and that of the coin alone (gamma = 0) is
+    (1 - e^E) / 2 <= 0, so the factor is known. Rounding can make a further step necessary. The coin always has a proof.
     """
     coin = (1 - growth_at_least(target.epsilon)) / 2
     for attempt in range(20):
-        found = _examine(gamma, region=region, overlap=overlap, target=target)
-        if isinstance(found, Certificate):
-            return gamma, found
-        share = (target.delta - coin) / (found[0] - coin) * (1 - 2.0 ** (2 * attempt - 50))
-        # Below the allowance for rounding no share of gamma can be proven, and only the coin is left.
+        result = _examine(gamma, region=region, overlap=overlap, target=target)
+        if isinstance(result, Certificate):
+            return gamma, result
+        share = (target.delta - coin) / (result[0] - coin) * (1 - 2.0 ** (2 * attempt - 50))
+        # For a target below the allowance for rounding only gamma = 0 has a proof.
         gamma = on_grid(gamma * (max(share, 0.0) if attempt < 10 else 0.0))
     raise AssertionError("gamma = 0 is private")
 
@@ -195,24 +198,24 @@ def certify_scaled(
 def _examine(
     gamma: FloatArray, *, region: Region, overlap: int, target: PrivacyGuarantee, rigorous: bool = False
 ) -> Certificate | tuple[float, WorstCase]:
-    """The certificate of one label, or the loss that is too large and where it is."""
+    """The certificate of one label; without one, the loss that is too large, and its worst case."""
     teachers, monotone, law = len(gamma) - 1, is_monotone(gamma), label_law(gamma)
     growth = growth_at_least(target.epsilon)
-    found = worst_losses(law, region=region, overlap=overlap, growth=growth, monotone=monotone, rigorous=rigorous)
-    here, there = (float(vote_law(votes[0]) @ law) for votes in found.votes(teachers))
-    counts, ones = found.counts[0], int(found.ones[0])
-    worst = WorstCase(
-        corners=tuple((float(c.here), float(c.there), int(n)) for c, n in zip(found.corners, counts, strict=True) if n),
+    worst = worst_losses(law, region=region, overlap=overlap, growth=growth, monotone=monotone, rigorous=rigorous)
+    here, there = (float(vote_law(votes[0]) @ law) for votes in worst.votes(teachers))
+    counts, ones = worst.counts[0], int(worst.ones[0])
+    case = WorstCase(
+        corners=tuple((float(c.here), float(c.there), int(n)) for c, n in zip(worst.corners, counts, strict=True) if n),
         ones=ones,
         zeros=teachers - int(counts.sum()) - ones,
         here=here,
         there=there,
     )
-    loss, method = min(float(found.losses[0]), 1.0), "corners"
+    loss, method = min(float(worst.losses[0]), 1.0), "corners"
     rounding = loss - (here - growth * there)
     if loss > target.delta:
         if not _composes(gamma, region=region, overlap=overlap, target=target):
-            return loss, worst
+            return loss, case
         loss, method, rounding = target.delta, "composition", 0.0
     return Certificate(
         teachers=teachers,
@@ -223,14 +226,14 @@ def _examine(
         shape="monotone" if monotone else "free",
         loss=loss,
         rounding_error=max(rounding, 0.0),
-        worst_case=worst,
+        worst_case=case,
         method=method,
         rigorous=rigorous,
     )
 
 
 def _composes(gamma: FloatArray, *, region: Region, overlap: int, target: PrivacyGuarantee) -> bool:
-    """Whether a composition theorem alone keeps the target, in exact arithmetic."""
+    """Whether a composition theorem proves the target, in exact arithmetic."""
     smallest = smallest_allowance(gamma, overlap)
     epsilon, delta = Fraction(target.epsilon), Fraction(target.delta)
     for guarantee in region.guarantees:
@@ -244,14 +247,14 @@ def _composes(gamma: FloatArray, *, region: Region, overlap: int, target: Privac
 
 
 def label_profile(gamma: npt.ArrayLike, *, teachers: int, teacher: Teacher, overlap: int | None = None) -> LabelProfile:
-    """The privacy profile of one label of ``gamma``: what it really costs.
+    """The privacy profile of one label of ``gamma``: its exact cost, up to rounding.
 
     Args:
         gamma, teachers, teacher, overlap: as for :func:`certify`.
 
     Returns:
         A function of epsilon (nats, >= 0): the smallest delta for which one label is (epsilon, delta)-DP, rounded up.
-        Its method ``epsilon`` is the other way round.
+        Its method ``epsilon`` is the inverse.
 
     >>> profile = label_profile([0.9, 0.3, 0.3, 0.9], teachers=3, teacher=PrivacyGuarantee(epsilon=0.1))
     >>> round(profile(0.0), 4), profile(0.1), round(profile.epsilon(0.0), 4)
@@ -277,8 +280,8 @@ class LabelProfile:
         target = PrivacyGuarantee(epsilon=check_number("epsilon", epsilon, low=0.0, high=math.inf))
         if math.isinf(target.epsilon):
             return 0.0
-        found = _examine(self.gamma, region=self.region, overlap=self.overlap, target=target)
-        return 0.0 if isinstance(found, Certificate) else min(found[0], 1.0)
+        result = _examine(self.gamma, region=self.region, overlap=self.overlap, target=target)
+        return 0.0 if isinstance(result, Certificate) else min(result[0], 1.0)
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon for which one label is (epsilon, ``delta``)-DP, to one part in a million, rounded up.
@@ -300,7 +303,4 @@ class LabelProfile:
             low, high = high, 2 * high
             if low > 500:
                 return math.inf
-        while high - low > 1e-6 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if keeps(middle) else (middle, high)
-        return high
+        return last_true(keeps, high, low, tolerance=1e-6)

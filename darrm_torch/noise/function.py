@@ -48,7 +48,7 @@ class NoiseFunction:
     >>> NoiseFunction.from_json(noise.to_json()) == noise
     True
     >>> print(noise.certificate)
-    Proven: Q labels of 3 (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with m = 1, if a record ...
+    Proven: Q labels of 3 (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with m = 1, if each record ...
     """
 
     gamma: FloatArray
@@ -269,7 +269,7 @@ def constant_noise(
     >>> from darrm_torch import certify
     >>> proof = certify(noise.gamma, teachers=11, teacher=teacher, target=target)
     >>> print(replace(noise, certificate=proof).certificate)  # replace: of dataclasses
-    Proven: one label of 11 teachers that are (0.1, 0)-DP is (0.3, 0)-DP, if a record touches at most 11 of them. ...
+    Proven: one label of 11 teachers that are (0.1, 0)-DP is (0.3, 0)-DP, if each record is in the training ...
     """
     count = check_integer("teachers", teachers, low=1)
     points = teacher_profile(teacher, count).guarantees()

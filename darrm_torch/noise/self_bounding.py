@@ -1,7 +1,8 @@
-"""Self-bounding noise functions: the certificate that any number of labels add up, and its exact check."""
+"""The self-bounding property: the costs of labels add up. Its certificate and its exact check."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,23 +15,34 @@ from ..privacy.guarantees import format_bound, round_up
 from .grid import GRID, gamma_digest, on_grid
 from .regions import check_overlap
 
-__all__ = ["SelfBoundingCertificate", "certify_self_bounding", "self_bounding_allowance", "smallest_allowance"]
+__all__ = [
+    "SelfBoundingCertificate",
+    "certify_self_bounding",
+    "largest_falls",
+    "largest_ratio",
+    "self_bounding_allowance",
+    "smallest_allowance",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfBoundingCertificate:
-    """Any number of labels of a noise function is private; checked in exact rational arithmetic. ``str`` says it.
+    """Proof that the labels of a noise function cost a fixed share of the teachers' privacy each.
 
-    Formal guarantee: for all independent teachers, each (eps, Delta)-DP as a trained model, of which one record touches
-    at most ``overlap``, Q labels, asked adaptively of the same teachers, are together (Q m eps, Q m Delta)-DP, m =
-    ``allowance``; at every (eps, Delta) that the teachers keep (theory, section 9).
+    The check runs in exact rational arithmetic. ``str`` states the result.
+
+    Formal guarantee: let the teachers be trained independently, each one (eps, Delta)-DP as a trained model, and let a
+    record be in the training data of at most ``overlap`` of them. Then Q labels, asked adaptively of the same teachers,
+    are together (Q m eps, Q m Delta)-DP with m = ``allowance``. This holds at every (eps, Delta) that the teachers keep
+    (theory, section 9).
 
     Attributes:
         teachers, overlap: what it was checked for.
-        digest: names the noise function, see :func:`gamma_digest`.
-        allowance: m, promised.
+        digest: identifies the noise function, see :func:`gamma_digest`.
+        allowance: m, as it was asked for.
         smallest: the smallest m of this noise function, rounded up; at most ``allowance``.
-        optimality_gap: 0 where it is the best at every count of votes; None when unknown. Not checked here.
+        optimality_gap: 0 where no other noise function is better at any count of votes; None when unknown. Not checked
+            here.
     """
 
     teachers: int
@@ -45,13 +57,13 @@ class SelfBoundingCertificate:
             raise PrivacyViolation(f"a certificate cannot say smallest {self.smallest!r} > {self.allowance!r}")
 
     def __str__(self) -> str:
-        words = (
+        text = (
             f"Proven: Q labels of {self.teachers} (eps, delta)-DP teachers are together (Q m eps, Q m delta)-DP with "
-            f"m = {format_bound(self.allowance)}, if a record touches at most {self.overlap} of them."
+            f"m = {format_bound(self.allowance)}, if each record is in the training data of at most {self.overlap}."
         )
         if format_bound(self.smallest) != format_bound(self.allowance):
-            words += f" Proven with m = {format_bound(self.smallest)} as well, the smallest for this noise."
-        return words
+            text += f" Proven with m = {format_bound(self.smallest)} as well, the smallest for this noise."
+        return text
 
     @property
     def margin(self) -> float:
@@ -60,19 +72,23 @@ class SelfBoundingCertificate:
 
 
 def self_bounding_allowance(gamma: npt.ArrayLike, *, teachers: int, overlap: int | None = None) -> float:
-    """The smallest m for which ``gamma`` is m-self-bounding, rounded up: at most the overlap, which is always enough.
+    """The smallest m for which ``gamma`` is m-self-bounding, rounded up; at most the overlap, which always suffices.
 
     With q(l) = Pr[label 1 | l votes for 1]: the sum of q(l) - min(q(l), q with one vote changed), over any r teachers,
     is at most m q(l). Exact rational arithmetic on ``gamma`` rounded down to multiples of 2^-53.
 
+    Args:
+        gamma: ``(K + 1,)``, as for :func:`certify`.
+        teachers: K.
+        overlap: r, the largest number of teachers whose training data one record is in; None for all.
+
     Raises:
         InvalidArgument: bad input.
 
-    >>> self_bounding_allowance([1] * 12, teachers=11)  # the majority, told without noise
+    >>> self_bounding_allowance([1] * 12, teachers=11)  # the majority without noise
     6.0
     """
-    smallest = smallest_allowance(on_grid(gamma, teachers), check_overlap(overlap, teachers))
-    return round_up(smallest)
+    return round_up(smallest_allowance(on_grid(gamma, teachers), check_overlap(overlap, teachers)))
 
 
 def certify_self_bounding(gamma: FloatArray, *, overlap: int, allowance: float) -> SelfBoundingCertificate | None:
@@ -90,21 +106,37 @@ def certify_self_bounding(gamma: FloatArray, *, overlap: int, allowance: float) 
 
 
 def smallest_allowance(gamma: FloatArray, overlap: int) -> Fraction:
-    """The smallest m, exact."""
+    """The smallest m for which ``gamma`` (on the grid) is m-self-bounding, exact."""
     teachers = len(gamma) - 1
     signs = np.sign(2 * np.arange(teachers + 1) - teachers)
     law = [GRID + int(sign) * int(value) for sign, value in zip(signs, gamma * GRID, strict=True)]  # q(l), times 2^54
-    best, over = 0, 1
-    for ones in range(teachers + 1):
-        fewer = max(law[ones] - law[ones - 1], 0) if ones else 0
-        more = max(law[ones] - law[ones + 1], 0) if ones < teachers else 0
-        most = _heaviest((ones, fewer), (teachers - ones, more), overlap)
-        if most * over > best * law[ones]:
-            best, over = most, law[ones]
-    return Fraction(best, over)
+
+    def falls() -> Iterator[tuple[int, int]]:
+        for ones, chance in enumerate(law):
+            # At the ends one of the two groups of voters is empty, so its fall does not count.
+            fewer, more = chance - law[ones - 1], chance - law[min(ones + 1, teachers)]
+            yield largest_falls([(fewer, ones), (more, teachers - ones)], overlap), chance
+
+    return largest_ratio(falls())
 
 
-def _heaviest(one: tuple[int, int], other: tuple[int, int], most: int) -> int:
-    """The largest total of at most ``most`` things, of two kinds of (how many, each worth)."""
-    (many, worth), (rest, less) = sorted((one, other), key=lambda kind: kind[1], reverse=True)
-    return min(many, most) * worth + min(rest, max(most - many, 0)) * less
+def largest_falls(groups: Iterable[tuple[int, int]], voters: int) -> int:
+    """The sum of the largest falls that ``voters`` voters can cause, each on their own.
+
+    Args:
+        groups: ``(fall, how many voters can cause it)``; negative falls count as 0.
+    """
+    total = 0
+    for fall, size in sorted(groups, reverse=True):
+        total += max(fall, 0) * min(size, voters)
+        voters -= min(size, voters)
+    return total
+
+
+def largest_ratio(pairs: Iterable[tuple[int, int]]) -> Fraction:
+    """The largest quotient of the pairs ``(a, b)``, exact; 0 if there is no pair with a > 0."""
+    most, over = 0, 1
+    for numerator, denominator in pairs:
+        if numerator * over > most * denominator:
+            most, over = numerator, denominator
+    return Fraction(most, over)

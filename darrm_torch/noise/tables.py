@@ -20,20 +20,20 @@ from ..privacy.guarantees import round_up
 from .grid import GRID
 from .histograms import Standings
 from .plurality_priors import PluralityPrior, standing_weights
-from .self_bounding import SelfBoundingCertificate
+from .self_bounding import SelfBoundingCertificate, largest_falls, largest_ratio
 
 __all__ = ["VoteTable", "noise_free_table"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VoteTable:
-    """How likely each class is the label, for every histogram of votes.
+    """The probability that each class is the label, for every histogram of votes.
 
     Attributes:
-        space: the standings.
-        shares: (N,) int64, read-only: the chance, in units of 2**-53, that the label is one of the classes with this
-            standing, each of which is then equally likely. They sum to 2**53 in every histogram.
-        certificate: that it is self-bounding, if that has been proven.
+        space: the standings, N of them.
+        shares: (N,) int64, read-only: the probability, in units of 2**-53, that the label is one of the classes with
+            this standing, each of which is then equally likely. The shares of every histogram sum to 2**53.
+        certificate: the proof that the table is self-bounding; None without one.
     """
 
     space: Standings
@@ -51,9 +51,10 @@ class VoteTable:
 
     @functools.cached_property
     def steps(self) -> tuple[IntArray, IntArray]:
-        """For drawing: the own votes of each histogram's standings, and their shares, added up; (histograms, L) each.
+        """For drawing: each histogram's standings by their own votes, and the running sums of their shares.
 
-        A uniform integer below 2**53 falls short of the first sum with the chance of the first standing, and so on.
+        Both are (histograms, L). A uniform integer below 2**53 is less than the first sum with the probability of the
+        first standing, and so on.
         """
         space, order = self.space, np.lexsort((-self.space.own, self.space.histogram))
         histogram = space.histogram[order]
@@ -65,14 +66,14 @@ class VoteTable:
 
     @functools.cached_property
     def _exact(self) -> tuple[list[int], int]:
-        """The same exactly: whole multiples of one over a number, and that number."""
+        """The probabilities as integer multiples of one unit, and the number of units in 1."""
         common = math.lcm(*set(self.space.ties.tolist()))
         pairs = zip(self.shares.tolist(), self.space.ties.tolist(), strict=True)
         return [share * (common // tie) for share, tie in pairs], GRID * common
 
     @property
     def digest(self) -> str:
-        """A name for the table: SHA-256 of its numbers."""
+        """Identifies the table: SHA-256 of its numbers."""
         head = f"{self.space.votes},{self.space.classes}:".encode()
         return hashlib.sha256(head + self.shares.astype("<i8").tobytes()).hexdigest()
 
@@ -81,46 +82,33 @@ class VoteTable:
         return float(standing_weights(self.space, prior) @ self.chances)
 
     def smallest_allowance(self, overlap: int) -> float:
-        """The smallest m for which the table is m-self-bounding when a record touches ``overlap`` votes, rounded up.
+        """The smallest m for which the table is m-self-bounding, rounded up; at most ``overlap``.
 
-        For every standing, the falls of its chance that each voter alone can bring about, summed over the ``overlap``
-        voters who can bring about the largest, are at most m times the chance. At most ``overlap``.
+        For every standing, each voter alone can lower its probability by some amount. The sum of the ``overlap``
+        largest amounts is at most m times the probability.
         """
-        most, over = 0, 1
-        for fall, chance in self._falls(overlap):
-            if fall * over > most * chance:
-                most, over = fall, chance
-        return round_up(Fraction(most, over))
+        return round_up(largest_ratio(self._falls(overlap)))
 
     def lacking_allowance(self, allowance: float, overlap: int) -> float:
-        """By how much a fall exceeds ``allowance`` times its chance; at most 0 if the table is self-bounding."""
+        """Largest excess of a sum of falls over ``allowance`` times its probability; positive if m is too small."""
         exact = Fraction(allowance)
         return float(max(fall - exact * chance for fall, chance in self._falls(overlap)) / self._exact[1])
 
     def _falls(self, overlap: int) -> Iterator[tuple[int, int]]:
-        """For each standing the sum of the ``overlap`` largest falls, and the chance, both in the same exact unit."""
+        """For each standing the sum of the ``overlap`` largest falls, and the probability, in the same exact unit."""
         chances, _ = self._exact
         for chance, groups in zip(chances, self.space.moves, strict=True):
-            falls = sorted(((chance - min(chances[to] for to in targets), n) for n, targets in groups), reverse=True)
-            left, total = overlap, 0
-            for fall, voters in falls:
-                if fall <= 0 or not left:
-                    break
-                total += fall * min(voters, left)
-                left -= min(voters, left)
-            yield total, chance
+            falls = ((chance - min(chances[to] for to in targets), voters) for voters, targets in groups)
+            yield largest_falls(falls, overlap), chance
 
     @functools.cached_property
     def vote_epsilon(self) -> float:
-        """The smallest epsilon for which one changed vote changes a chance by at most e^epsilon; rounded up."""
-        most, over = 1, 1
-        for chance, least in self._changes():
-            if chance * over > most * least:
-                if least == 0:
-                    return math.inf
-                most, over = chance, least
-        # The logarithm of the C library is off by less than one unit in the last place.
-        return math.nextafter(math.log(round_up(Fraction(most, over))), math.inf) if most > over else 0.0
+        """The smallest epsilon for which one changed vote changes no probability by more than e^epsilon; rounded up."""
+        if any(chance > least == 0 for chance, least in self._changes()):
+            return math.inf
+        growth = round_up(largest_ratio(self._changes()))
+        # The C library computes the logarithm to within one unit in the last place.
+        return math.nextafter(math.log(growth), math.inf) if growth > 1 else 0.0
 
     def lacking_growth(self, growth: float) -> float:
         """Largest excess of a probability over ``growth`` times its value after one changed vote; positive if any."""
@@ -128,7 +116,7 @@ class VoteTable:
         return float(max(chance - exact * least for chance, least in self._changes()) / unit)
 
     def _changes(self) -> Iterator[tuple[int, int]]:
-        """For each standing the chance, and the least that one changed vote can make of it, in the same exact unit."""
+        """For each standing the probability, and its least value after one changed vote, in the same exact unit."""
         chances, _ = self._exact
         for chance, groups in zip(chances, self.space.moves, strict=True):
             yield chance, min(chances[to] for _, targets in groups for to in targets)

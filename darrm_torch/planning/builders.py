@@ -385,7 +385,7 @@ def by_strength(make: Callable[[Request, float], Mechanism], low: float, high: f
 
 def vote_private(request: Request) -> Mechanism:
     """The best table that protects votes by its own randomness."""
-    # Without the target's delta: at 1e-5 it gains a ten-thousandth, see VotePrivatePlurality.
+    # The target's delta is of little use to one label, see VotePrivatePlurality.
     each = request.strongest(lambda epsilon: Promised(vote_epsilon=epsilon), 1e-4, 50.0)
     return VotePrivatePlurality(
         teachers=request.teachers,
@@ -420,7 +420,6 @@ def gaussian(method: str) -> Build:
             ),
             key=lambda one: one.sigma,
         )
-        enough = replace(enough, calibration=None)
         if not request.teacher.is_private:
             return enough
 

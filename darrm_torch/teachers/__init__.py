@@ -1,1 +1,4 @@
-"""The only rooms that know Opacus; Torch starts here."""
+"""Teachers: training them, reading their privacy, checking that they are independent. The only Opacus imports.
+
+This is the first wing that loads Torch, except for `workers` and `findings`.
+"""

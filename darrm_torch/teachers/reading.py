@@ -267,11 +267,11 @@ def _read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     checkpoint = Checkpoint.read(path, name="source")
     if "privacy_accountant_state_dict" not in checkpoint.rest:
         cure = (
-            "Write it with PrivacyEngine.save_checkpoint. A Lightning checkpoint holds no accountant unless the "
-            "callback AccountantCheckpoint put it there."
+            "It holds no accountant. Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no "
+            "accountant unless the callback AccountantCheckpoint stored it there."
         )
         expected = "a file with module_state_dict and privacy_accountant_state_dict"
-        raise InvalidArgument("source", expected, f"{path} with {sorted(checkpoint.rest)}", cure)
+        raise InvalidArgument("source", expected, str(path), cure)
     return checkpoint
 
 

@@ -11,10 +11,10 @@ from torch.func import functional_call, stack_module_state
 
 __all__ = ["LARGEST_BATCH", "StackedNetworks"]
 
-# One pass saves the start of each layer of each network, and that is all it saves. For many small linear layers and
-# small batches it was measured to be up to 26 times as fast, and never slower within these bounds; beyond them it often
-# is, with convolutions down to a fifth of the speed (python -m benchmarks labelling). Kinds and sizes decide and no
-# stopwatch, so that equal questions are answered by equal arithmetic.
+# One pass only saves the overhead of starting each layer of each network. For many small linear layers and small
+# batches it was up to 26 times as fast, and never slower within these bounds. Beyond them it often is slower; with
+# convolutions it ran at down to a fifth of the speed (python -m benchmarks labelling). Layer types and sizes decide,
+# not a timer, so that equal inputs are always answered by the same arithmetic.
 LEAST_NETWORKS = 32
 LARGEST_BATCH = 32
 
@@ -26,11 +26,11 @@ _PLAIN = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
 class StackedNetworks:
     """The outputs of K networks for the same inputs, by one batched pass (``torch.func``).
 
-    They are those of the networks one by one, up to the rounding of sums in another order: a vote can differ where two
-    logits are as close as that.
+    They equal the outputs of the networks one by one, except that sums are rounded in another order. A vote can differ
+    where two logits are that close.
 
     Args:
-        networks: K of them, which differ in their weights and in nothing else. The weights are copied.
+        networks: K networks that differ only in their weights. The weights are copied.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
@@ -39,7 +39,7 @@ class StackedNetworks:
 
     @classmethod
     def where_quicker(cls, networks: Sequence[nn.Module]) -> StackedNetworks | None:
-        """None where the networks differ, are few, or have weights outside linear layers."""
+        """Stack ``networks``, or None if they differ, are few, or have weights outside linear layers."""
         return cls(networks) if len(networks) >= LEAST_NETWORKS and _alike(networks) else None
 
     def parameters(self) -> Iterator[Tensor]:
@@ -49,10 +49,10 @@ class StackedNetworks:
     def __call__(self, inputs: Tensor) -> Any:
         """Outputs ``(K, B, ...)`` of inputs ``(B, ...)``."""
 
-        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
+        def outputs(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
             return functional_call(self._first, (parameters, buffers), (inputs,))
 
-        return torch.vmap(one)(*self._state)
+        return torch.vmap(outputs)(*self._state)
 
 
 def _alike(networks: Sequence[nn.Module]) -> bool:
@@ -61,16 +61,16 @@ def _alike(networks: Sequence[nn.Module]) -> bool:
         return False
     if any(module._parameters or module._buffers for module in first if type(module) is not nn.Linear):
         return False
-    expected = [*map(_form, networks[0].named_parameters())]
+    expected = [*map(_signature, networks[0].named_parameters())]
     return all(
         len(others := [*network.modules()]) == len(first)
         and all(_same_but_for_weights(*pair) for pair in zip(first, others, strict=True))
-        and [*map(_form, network.named_parameters())] == expected
+        and [*map(_signature, network.named_parameters())] == expected
         for network in networks[1:]
     )
 
 
-def _form(named: tuple[str, Tensor]) -> tuple[Any, ...]:
+def _signature(named: tuple[str, Tensor]) -> tuple[Any, ...]:
     name, weight = named
     return name, weight.shape, weight.dtype, weight.device
 

@@ -1,4 +1,4 @@
-"""Training processes and what they import; for whoever starts them before Torch is imported."""
+"""Training processes, which can be started before this process imports Torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _IMPORTS = ["darrm_torch.teachers.training", "opacus", "torch._dynamo"]
 
 
 def prepare_workers() -> multiprocessing.context.ForkServerContext:
-    """Where training processes come from: a server that has imported what they need. It is started now.
+    """Start the server that forks training processes, after it has imported what they need.
 
-    Neither it nor they are told of Ctrl-C: that is for this process, which stops them.
+    The server and its processes ignore Ctrl-C: this process handles it and stops them.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
-    multiprocessing.resource_tracker.ensure_running()  # which else would unblock the signal when the server starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # whoever is started inherits it
+    multiprocessing.resource_tracker.ensure_running()  # otherwise it unblocks the signal when the server starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server inherits the mask
     try:
         multiprocessing.forkserver.ensure_running()
     finally:
@@ -29,5 +29,5 @@ def prepare_workers() -> multiprocessing.context.ForkServerContext:
 
 
 def start_workers_early() -> None:
-    """Start that server now: it imports Torch and Opacus while this process does the same."""
+    """Start the server now, so that it imports Torch and Opacus while this process does the same."""
     prepare_workers()

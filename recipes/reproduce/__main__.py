@@ -1,20 +1,23 @@
-"""Figures and tables of the paper, one command each and one for all.
+"""Figures and tables of the paper: one command reproduces all of them or those that it names.
 
     python -m recipes.reproduce                   # all of them
     python -m recipes.reproduce simulation losses # some
 
-Leaves NAME.json, NAME.md, NAME.png and NAME.svg for each in the output folder, and one report.md of all that it holds.
-Teachers are trained once and kept there.
+Writes NAME.json, NAME.md, NAME.png and NAME.svg for each to the output folder, and report.md, one report of all results
+in that folder. Teachers are trained once and kept there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from darrm_torch.cli.parser import Command, one_of
+from darrm_torch.cli.running import run_command
 from darrm_torch.teachers.workers import start_workers_early
 
 # Only light imports here: every training process imports this module again.
@@ -34,63 +37,72 @@ NAMES = (
 )
 
 
-def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="reproduce", description="The paper's figures and tables, and beyond.")
-    parser.add_argument("names", nargs="*", metavar="name", help=f"which (default: all): {', '.join(NAMES)}")
-    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"), help="folder (default: %(default)s)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "names", nargs="*", type=one_of(*NAMES), metavar="name", help=f"which (default: all): {', '.join(NAMES)}"
+    )
+    parser.add_argument(
+        "--out", dest="folder", type=Path, default=Path("runs/reproduce"), help="folder (default: %(default)s)"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="of teachers (default: 1 2 3)")
     parser.add_argument("--data-folder", type=Path, help="where the images are, or are downloaded to")
-    parser.add_argument("--limit", type=int, help="use only the first so many private records")
-    parser.add_argument("--workers", type=int, help="training processes (default: one a core)")
-    return parser.parse_args(arguments)
+    parser.add_argument("--limit", type=int, help="use only the first N private records", metavar="N")
+    parser.add_argument("--workers", type=int, help="training processes (default: one per core)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit status is 2 for a mistake in the arguments, with one line that says which."""
-    chosen = read_arguments(arguments)
-    unknown = [name for name in chosen.names if name not in NAMES]
-    if unknown:
-        print(f"error: name must be one of {', '.join(NAMES)}, got {unknown[0]}", file=sys.stderr)
-        return 2
-    names = chosen.names or NAMES
+def run(options: argparse.Namespace) -> int:
+    """Compute and write the results."""
+    names, folder, screen = options.names or NAMES, options.folder, sys.stderr if options.json else sys.stdout
     if any(name.startswith("labels") for name in names):
         start_workers_early()
-    from darrm_torch.errors import DarrmError, InvalidArgument, check_integer
+    from darrm_torch.errors import InvalidArgument, check_integer
 
     from .result import write_report
 
+    for seed in options.seeds:
+        check_integer("seeds", seed, low=0)
     try:
-        for seed in chosen.seeds:
-            check_integer("--seeds", seed, low=0)
-        if chosen.out.exists() and not chosen.out.is_dir():
-            raise InvalidArgument("--out", "a folder", str(chosen.out), "There is a file of that name.")
-        for name in names:
-            start = time.perf_counter()
-            experiments(chosen)[name]().write(chosen.out)
-            print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
-        print(f"Written: {write_report(chosen.out, NAMES)}")
-    except (DarrmError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, SystemExit):  # the second is what Lightning makes of the first
-        print("stopped; what is done is kept", file=sys.stderr)
-        return 130
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument("--out", "a folder", str(folder), error.strerror or "") from None
+    for name in names:
+        start = time.perf_counter()
+        experiments(options)[name]().write(folder)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True, file=screen)
+    print(f"Written: {write_report(folder, NAMES)}", file=screen)
+    if options.json:
+        print(json.dumps({name: json.loads((folder / f"{name}.json").read_text()) for name in names}, indent=1))
     return 0
 
 
-def experiments(chosen: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """What makes each result."""
+COMMAND = Command(
+    summary=(__doc__ or "").partition("\n")[0],
+    example="python -m recipes.reproduce losses --out runs/reproduce",
+    add_arguments=add_arguments,
+    run=run,
+    stopped="stopped; finished results are kept",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; the exit status is 2 for a mistake in the arguments, which one line names."""
+    return run_command(COMMAND, arguments, prog="reproduce")
+
+
+def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """The function that computes each result."""
     from . import curves, gaussian, labels, losses, strategies
 
     def accuracy(source: str) -> Callable[[], object]:
         return lambda: labels.accuracy(
             source,
-            chosen.out / "teachers",
-            seeds=chosen.seeds,
-            data_folder=chosen.data_folder,
-            limit=chosen.limit,
-            workers=chosen.workers,
+            options.folder / "teachers",
+            seeds=options.seeds,
+            data_folder=options.data_folder,
+            limit=options.limit,
+            workers=options.workers,
         )
 
     return {

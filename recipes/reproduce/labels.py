@@ -13,7 +13,7 @@ import torch
 
 import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument
-from darrm_torch.teachers.training import TrainingSettings
+from darrm_torch.teachers.dp_sgd import TrainingSettings
 
 from .. import experiment
 from ..data import Task, load_task

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.register_assert_rewrite("tests.cli.commands")
+
 NETS = """
 import torch
 

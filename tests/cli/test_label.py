@@ -235,15 +235,15 @@ MISTAKES = [
     ((*LABEL, "--accountants", "teacher-0.pt"), "--accountants must be one for each of 3 models, got 1"),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1,1e-5", "--accountants", "x.npy", "x.npy", "x.npy"),
      "--accountants must be a readable checkpoint, got 'x.npy'"),
-    ((*LABEL[:4], *MODELS[:2], "junk.pt", *LABEL[7:]), "--models must be a checkpoint, got 'junk.pt'. It "),
+    ((*LABEL[:4], *MODELS[:2], "junk.pt", *LABEL[7:]), "--models must be a readable checkpoint, got 'junk.pt'. It "),
     ((*LABEL, "--accountants", "junk.pt", *MODELS[:2]), "--accountants must be a readable checkpoint, got 'junk.pt'"),
     ((*LABEL, "--ledger", "."), "--ledger must be a file, got '.'. This is a folder."),
     ((*LABEL, "--ledger", "no/ledger"), "got 'no/ledger'. There is no such folder."),
     ((*LABEL, "--ledger", "junk.pt"), "--ledger: "),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1,1e-5", "--overlap", "4"), "--overlap must be an integer in"),
-    ((*ASK, "--mechanism", "gnmax", "--label-target", "1,2"), "--label-target: must be EPSILON,DELTA"),
+    ((*ASK, "--mechanism", "gnmax", "--label-target", "1,2"), "--label-target must be EPSILON,DELTA"),
     ((*LABEL, "--label-target", "0.1"), "--mechanism darrm must be used with one of --allowance, --label-target, got"),
-    ((*LABEL, "--mechanism", "gnmx"), "did you mean gnmax?"),
+    ((*LABEL, "--mechanism", "gnmx"), "Did you mean gnmax?"),
     ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),
     ((*LABEL, "--mechanism", "noise-free"), "noise-free must be used with no allowance or target, got '--allowance'"),
     ((*ASK, "--mechanism", "exponential"), "used with one of --label-target, --total-target, got 'none'"),
@@ -258,7 +258,7 @@ MISTAKES = [
     ((*ASK, *WIDE, "--mechanism", "optimal", "--label-target", "1"), "--classes must be 2 for optimal, got 3"),
     ((*LABEL, "--classes", "0", "7"), "--classes must be below the 2 outputs"),
     (("label", "--inputs", "three.npy", *LABEL[3:]), "--inputs must be what teacher 0 takes"),
-    (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be a checkpoint, got 'x.npy'"),
+    (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be a readable checkpoint, got 'x.npy'"),
 ]  # fmt: skip
 
 

@@ -54,10 +54,10 @@ def test_rates_are_numbers_or_fractions(folder: Path, capsys: pytest.CaptureFixt
 
 
 MISTAKES = [
-    (("noise", "--teachers", "3"), "--target must be given, or else --allowance"),
+    (("noise", "--teachers", "3"), "--target must be given, or --allowance instead"),
     (("noise", "--teachers", "3", "--target", "0.1"), "--teacher must be given"),
     (("noise", "--teachers", "3", "--allowance", "-1"), "--allowance must be a number in (0, inf)"),
-    (("noise", "--teachers", "3", "--allowance", "1", "--shape", "fre"), "did you mean free?"),
+    (("noise", "--teachers", "3", "--allowance", "1", "--shape", "fre"), "Did you mean free?"),
     (("noise", "--teachers", "3", "--allowance", "1", "--shape", "free"), "--shape must be left out with --allowance"),
     (("noise", "--teachers", "3", "--allowance", "1", "--teacher", "0.1"), "--teacher must be left out with --allow"),
     (("noise", "--teachers", "3", "--allowance", "1", "--steps", "9"), "--steps must be left out with --allowance"),

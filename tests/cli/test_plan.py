@@ -178,12 +178,12 @@ PLAN = ("plan", "--teachers", "11", "--label-target")
 
 
 MISTAKES = [
-    (("plan", "--teachrs", "11"), "did you mean --teachers?"),
+    (("plan", "--teachrs", "11"), "Did you mean --teachers?"),
     (("plan", "--label-target", "0.1"), "missing --teachers"),
     (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
     (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
     (("plan", "--teachers", "11"), "give --label-target EPS,DELTA or --total-target EPS,DELTA"),
-    ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher: must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
+    ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
     ((*PLAN, "0.1", "--noise-multiplier", "12", "--sample-rate", "1/0", "--steps", "9"), "a fraction such as 1/35"),
     (("plan", "--teachers", "100000000000", "--label-target", "0.1"), "--teachers must be an integer in [1, "),
     ((*PLAN, "0.1", *PAPER, "--noise-multiplier", "1e-300"), "--noise-multiplier must be a number in [0.01, inf]"),
@@ -194,7 +194,7 @@ MISTAKES = [
     ((*PLAN, "0.1", "--classes", "10", "--prior", "beta:2,3"), "--prior must be plurality:ACCURACY[,CONCENTRATION]"),
     ((*PLAN, "0.1", "--prior", "plurality:0.7"), "--prior must be independent:MEAN"),
     ((*PLAN, "0.1", "--classes", "10", "--prior", "plurality:0.01"), "accuracy must be at least 1/10"),
-    ((*PLAN, "little"), "--label-target: must be EPSILON,DELTA such as 0.1,1e-4"),
+    ((*PLAN, "little"), "--label-target must be EPSILON,DELTA such as 0.1,1e-4"),
     ((*PLAN, "0.1,2"), "delta must be a number in [0, 1], got 2.0"),
     ((*PLAN, "inf,1e-5"), "--label-target.epsilon must be"),
     ((*PLAN, "0"), "--label-target.epsilon must be"),
@@ -203,7 +203,7 @@ MISTAKES = [
     ((*PLAN, "0.1", "--steps", "10"), "no --noise-multiplier, --sample-rate"),
     ((*PLAN, "0.1", "--teacher", "1", *PAPER), "--teacher must be given once"),
     ((*PLAN, "0.1", "--noise-multiplier", "twelve"), "--noise-multiplier must be a number, got 'twelve'"),
-    ((*PLAN, "0.1", "--prior", "uniform"), "--prior: must be independent:MEAN"),
+    ((*PLAN, "0.1", "--prior", "uniform"), "--prior must be independent:MEAN"),
     ((*PLAN, "0.1", "--agreement", "95"), "--agreement must be a number in (0, 1]"),
     ((*PLAN, "0.1", "--config", "nowhere.yaml"), "nowhere.yaml"),
     (("plan", "--teachers-folder", "run", "--label-target", "1"), "--teachers-folder must be a folder with"),

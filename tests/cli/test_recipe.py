@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from darrm_torch import cli
-from tests.cli.commands import check_mistake, name_of, said
+from tests.cli.commands import check_mistake, darrm, name_of, said
 
 
 def test_a_recipe_without_its_source_tree_is_one_error(
@@ -21,6 +21,17 @@ def test_a_recipe_without_its_source_tree_is_one_error(
     monkeypatch.setattr(cli.recipe, "__file__", str(folder / "site-packages" / "darrm_torch" / "cli" / "recipe.py"))
     for name in ("demo", "reproduce"):
         assert "run it in a clone of the repository" in said(capsys, name, status=2)
+
+
+def test_code_in_the_current_folder_is_not_run(folder: Path) -> None:
+    (folder / "pyproject.toml").touch()
+    (folder / "recipes" / "reproduce").mkdir(parents=True)
+    for file in ("__init__.py", "01_private_labels.py", "reproduce/__init__.py", "reproduce/__main__.py"):
+        (folder / "recipes" / file).write_text("raise SystemExit('code of the current folder ran')\n")
+    for command in (("demo", "--limit", "-5"), ("reproduce", "losses", "--seeds", "-1")):
+        result = darrm(*command, cwd=folder)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"darrm: error: {command[-2]} must be")
 
 
 @pytest.mark.slow

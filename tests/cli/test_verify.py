@@ -22,10 +22,10 @@ def test_a_changed_noise_function_is_refused(folder: Path, capsys: pytest.Captur
 
 
 MISTAKES = [
-    (("verify",), "missing file (see darrm verify --help)"),
+    (("verify",), "the following arguments are required: file (see darrm verify --help)"),
     (("verify", "nothing.json"), "'nothing.json'"),
     (("verify", "x.npy"), "text file that can be read"),
-    (("verify", "nets_of_a_user.py"), "what `darrm noise --out` wrote, got 'nets_of_a_user.py'"),
+    (("verify", "nets_of_a_user.py"), "a file that `darrm noise --out` wrote, got 'nets_of_a_user.py'"),
 ]  # fmt: skip
 
 

@@ -61,8 +61,8 @@ def test_the_violation_names_the_worst_case() -> None:
     with pytest.raises(PrivacyViolation) as caught:
         certify(np.ones(12), teachers=11, teacher=teacher, target=teacher, overlap=2)
     text = str(caught.value)
-    assert "2 teachers who vote 1 with probability 0.622459 and 0.377541" in text
-    assert "4 who always vote 1 and 5 who never do" in text
+    assert "2 teachers that vote 1 with probability 0.622459 and 0.377541" in text
+    assert "4 that always vote 1 and 5 that never do" in text
     here, there = ((grown / (1 + math.exp(0.5))) ** 2 for grown in (math.exp(0.5), 1))  # both must vote 1 for six
     assert f"Pr[label 1] = {here:.12g} and {there:.12g}" in text
     assert "must not exceed delta = 0" in text
@@ -318,10 +318,10 @@ def test_certificates_say_in_words_what_is_proven() -> None:
     label = certify([0.9, 0.3, 0.3, 0.9], teachers=3, teacher=teacher, target=PrivacyGuarantee(epsilon=0.2, delta=1e-4))
     words = str(label)
     assert "one label of 3 teachers that are (0.1, 1e-05)-DP is (0.2, 0.0001)-DP" in words
-    assert "touches at most 3 of them" in words
+    assert "if each record is in the training data of at most 3." in words
     assert str(label.worst_case) in words
     noise = self_bounding_noise(teachers=11, allowance=3, overlap=2)
-    assert "with m = 3, if a record touches at most 2 of them" in str(noise.certificate)
+    assert "with m = 3, if each record is in the training data of at most 2." in str(noise.certificate)
     assert str(noise.certificate).endswith("m = 2 as well, the smallest for this noise.")
     assert "as well" not in str(self_bounding_noise(teachers=11, allowance=3).certificate)
 

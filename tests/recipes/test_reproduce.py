@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 from collections.abc import Iterator
@@ -227,13 +228,13 @@ def test_command_writes_files_and_one_report(tmp_path: Path) -> None:
 def test_mistakes_are_one_line_and_status_2(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(wrong) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
+    assert error.startswith("reproduce: error: ")
     assert error.count("\n") == 1
 
 
 def test_every_name_has_an_experiment() -> None:
-    chosen = command.read_arguments([])
-    assert tuple(command.experiments(chosen)) == command.NAMES
+    options = argparse.Namespace(folder=Path())
+    assert tuple(command.experiments(options)) == command.NAMES
 
 
 def test_data_that_cannot_be_had_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,161 @@
+"""One teacher's training, in this process.
+
+Sample rate, number of steps and the divisor of the noisy gradient are computed from public numbers, never from the size
+of the shard, so a neighbouring data set is trained in exactly the same way. Every teacher draws its noise from its own
+generator.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ..errors import check_integer, check_number
+
+__all__ = ["TrainingSettings", "train_teacher"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How each teacher is trained: by DP-SGD, or by plain SGD if ``noise_multiplier`` is ``None``.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise divided by ``max_grad_norm``; ``None`` trains without privacy.
+        max_grad_norm: L2 bound of one record's gradient.
+        batch_size: expected (Poisson-sampled) batch size, also the divisor of the summed noisy gradient.
+        epochs: passes over a shard of the nominal size.
+        learning_rate: of SGD without momentum.
+    """
+
+    noise_multiplier: float | None = 12.0
+    max_grad_norm: float = 1.0
+    batch_size: int = 32
+    epochs: int = 5
+    learning_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is not None:
+            check_number("noise_multiplier", self.noise_multiplier, low=0, low_open=True, high_open=True)
+        check_number("max_grad_norm", self.max_grad_norm, low=0, low_open=True, high_open=True)
+        check_integer("batch_size", self.batch_size, low=1)
+        check_integer("epochs", self.epochs, low=1)
+        check_number("learning_rate", self.learning_rate, low=0, low_open=True, high_open=True)
+
+    def steps_per_epoch(self, shard_size: int) -> int:
+        """Steps of one epoch over a shard of ``shard_size`` records: the sample rate is its reciprocal."""
+        return math.ceil(shard_size / self.batch_size)
+
+
+class _Batches(TensorDataset):
+    """Fetches a whole batch, even an empty one, with one indexing operation instead of record by record."""
+
+    def __getitems__(self, rows: list[int]) -> tuple[Tensor, ...]:
+        return tuple(tensor[rows] for tensor in self.tensors)
+
+
+def _identity(batch: Any) -> Any:
+    return batch
+
+
+@contextmanager
+def _without_known_warnings() -> Iterator[None]:
+    """Silence warnings of Opacus and Torch about things that are as they should be."""
+    with warnings.catch_warnings():
+        for message in (
+            "Secure RNG turned off",  # it needs torchcsprng, which is no longer published
+            "Full backward hook is firing",
+            "grad and param do not obey the gradient layout contract",
+        ):
+            warnings.filterwarnings("ignore", message=message)
+        yield
+
+
+def _first_parameters(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """The smallest parameter of each layer that no other trained layer precedes.
+
+    DP-SGD takes each record's gradient from Opacus' hooks and discards Torch's own sums, which cost a fifth of the
+    work. If only the gradients of these parameters are requested, Torch still walks back through every layer, and all
+    hooks run.
+    """
+    parameters: list[Tensor] = []
+
+    def add_first(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
+        if own and not any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
+            parameters.append(min(own, key=Tensor.numel))
+
+    hooks = [layer.register_forward_pre_hook(add_first) for layer in model.modules()]
+    model.eval()(inputs)
+    model.train()
+    for hook in hooks:
+        hook.remove()
+    return parameters
+
+
+@_without_known_warnings()
+def train_teacher(
+    build_model: Callable[[], nn.Module],
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    shard_size: int,
+    settings: TrainingSettings,
+    seeds: tuple[int, int],
+    device: str = "cpu",
+    on_step: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Train one teacher in this process and return the content of its file (see :func:`load_teacher`)."""
+    from opacus import PrivacyEngine
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+    torch.manual_seed(seeds[0])
+    # Convolutions and pooling are faster in this layout; nothing else changes.
+    model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+    criterion = nn.CrossEntropyLoss()
+    steps = settings.steps_per_epoch(shard_size)
+    dataset = _Batches(inputs, labels)
+    accountant = first_parameters = None
+    trained: nn.Module = model
+    if settings.noise_multiplier is None:
+        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=True, collate_fn=_identity)
+    else:
+        first_parameters = _first_parameters(model, inputs[:1])
+        engine = PrivacyEngine(accountant="prv")
+        trained, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=DataLoader(
+                dataset,
+                batch_sampler=UniformWithReplacementSampler(
+                    num_samples=len(dataset), sample_rate=1 / steps, steps=steps
+                ),
+                collate_fn=_identity,
+            ),
+            noise_multiplier=settings.noise_multiplier,
+            max_grad_norm=settings.max_grad_norm,
+            noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
+        )
+        optimizer.expected_batch_size = settings.batch_size  # Opacus computes it from the shard's true size
+        accountant = engine.accountant
+    for _ in range(settings.epochs):
+        for images, targets in loader:
+            optimizer.zero_grad()
+            criterion(trained(images), targets).backward(inputs=first_parameters)
+            optimizer.step()
+            on_step()
+    return {
+        "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
+        "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
+        "sampling": "shuffled" if accountant is None else "poisson",
+        "settings": asdict(settings),
+        "shard_size": shard_size,
+    }
