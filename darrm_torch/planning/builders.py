@@ -72,6 +72,7 @@ _SEARCHED = 1_000_000  # compositions of corners up to which the whole profile i
 _SAMPLED = 350  # the most histograms of a sample that a table looks up
 _LISTED = 1000  # the most histograms for which GNMax prices the label itself
 _LEAST = 1e-6  # of an allowance
+_WORTHWHILE = 1e-3  # below that labels are coins: refused where a mechanism is asked for by name
 
 
 # --- no noise ---------------------------------------------------------------------------------------------------------
@@ -272,10 +273,14 @@ def self_bounding(request: Request) -> Mechanism:
 def self_bounding_by_any_proof(request: Request) -> Mechanism:
     """Less noise still, for two classes, where more is proven than that labels add up: by the noise on the votes."""
     adding_up, most = self_bounding(request), float(request.overlap)
-    if not isinstance(adding_up, DaRRM) or request.allowance is not None:
-        return adding_up
     m = adding_up.certificate.allowance
-    if m >= most or not request.keeps(_self_bounding_noise(request, min(1.001 * m, most)), SLACK):
+    if request.allowance is not None:
+        return adding_up
+    if m < _WORTHWHILE:
+        raise request.unmet()
+    if not isinstance(adding_up, DaRRM) or m >= most:
+        return adding_up
+    if not request.keeps(_self_bounding_noise(request, min(1.001 * m, most)), SLACK):
         return adding_up
     return _self_bounding_noise(request, request.strongest(lambda m: _self_bounding_noise(request, m), m, most))
 

@@ -152,7 +152,7 @@ def test_independent_votes_are_votes_of_one_accuracy() -> None:
         (NoiseFreeMajority(teachers=4), 4, PluralityVotes(accuracy=0.6)),
         (NoiseFreeMajority(teachers=3), 2, IndependentVotes(mean=0.7)),
         (SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0, sample=5), 4, PluralityVotes(accuracy=0.6)),
-        (ConfidentGNMax(threshold=6.0, sigma_check=1.0, sigma=2.0), 4, PluralityVotes(accuracy=0.6)),
+        (ConfidentGNMax(threshold=4.0, sigma_check=1.0, sigma=2.0), 4, PluralityVotes(accuracy=0.6)),
     ],
 )
 def test_drawn_labels_agree_as_often_as_the_exact_law_says(mechanism: Any, classes: int, prior: Any) -> None:
