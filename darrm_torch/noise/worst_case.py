@@ -285,8 +285,8 @@ def _search_chain(
 
     The first corner is (Delta, 0) and the last (1, 1 - Delta). On either dataset the chance at a corner between them is
     a mixture of theirs, so a teacher there votes as if it were at one of the two at random. Blocks hold, for each count
-    of ones, all numbers at the first corner (here) or at the last (there), the others at the opposite one; a step places
-    one teacher at a corner between.
+    of ones, all numbers at the first corner (here) or at the last (there), the others at the opposite one; a step
+    places one teacher at a corner between.
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     first, last = corners[0], corners[-1]
