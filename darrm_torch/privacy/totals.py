@@ -178,7 +178,11 @@ def total_privacy(
         route=best,
         routes=routes,
         assumptions=assumptions(
-            teachers=count, overlap=touched, votes=votes, private=any(profile.is_private for profile in profiles)
+            teachers=count,
+            overlap=touched,
+            votes=votes,
+            private=any(profile.is_private for profile in profiles),
+            unseen=sum(getattr(profile.reading, "digest", "") is None for profile in profiles),
         )
         + predictable,
     )
@@ -393,12 +397,17 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
 _PREDICTABLE = "Coins: nobody knows the insecure_seed that labels are drawn with; whoever does can predict the coins."
 _OF_TRAINING = (
     "Training: each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
-    "Independence: the noise of no two teachers comes from the same random seed.",
+    "Independence: no two teachers share noise or batches: no random seed, generator or data loader.",
 )
 
 
 def assumptions(
-    *, teachers: int, overlap: int, votes: Literal["fixed", "fresh"] = "fixed", private: bool = True
+    *,
+    teachers: int,
+    overlap: int,
+    votes: Literal["fixed", "fresh"] = "fixed",
+    private: bool = True,
+    unseen: int = 0,
 ) -> tuple[str, ...]:
     """What a guarantee about labels rests on, outside the library, in words for whoever answers for the data.
 
@@ -413,6 +422,7 @@ def assumptions(
         "Neighbours: two data sets of which one has one record more. Whoever has several records is protected less.",
         f"Overlap: one record influences {touched}.",
         *(_OF_TRAINING if private else ()),
+        *((f"Weights: {unseen} teachers, read without their weights, were not trained further.",) if unseen else ()),
         "Votes: the same trained teachers answer every question."
         if votes == "fixed"
         else "Votes: every label has votes of its own, made private anew.",

@@ -400,7 +400,7 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
     assert data["route"] == total.route.name
     assert total.guarantee == PrivacyGuarantee(epsilon=total.epsilon, delta=1e-4)
     words = " ".join(data["assumptions"])
-    for fact in ("at most 2 of the 4", "one record more", "Poisson", "same random seed", "same trained teachers"):
+    for fact in ("at most 2 of the 4", "one record more", "Poisson", "share noise or batches", "same trained teachers"):
         assert fact in words
 
 
