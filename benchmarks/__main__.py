@@ -1,4 +1,4 @@
-"""The runner: measures, writes JSON, a summary and the plot of growth, and compares ratios with their bounds."""
+"""The runner: measures, writes JSON, a summary and the growth plot, and compares ratios with their bounds."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .measuring import Record, machine
 
 
 def run(name: str, sizes: dict[str, Any]) -> list[Record]:
-    """One benchmark's records."""
+    """The records of one benchmark."""
     return list(importlib.import_module(f"benchmarks.{name}").measure(**sizes))
 
 
 def check(results: dict[str, list[Record]], bounds: Sequence[config.Bound], size: str) -> list[str]:
-    """What is worse than its bound, or is not there to be compared with it, in words."""
+    """One message for each ratio that is outside its bounds or missing."""
     complaints = []
     for bound in bounds:
         if bound.benchmark not in results or size not in bound.sizes:
@@ -33,7 +33,7 @@ def check(results: dict[str, list[Record]], bounds: Sequence[config.Bound], size
             complaints.append(f"{bound.benchmark}: there is no case {bound.case!r}, only {', '.join(records)}")
         elif value is None:
             complaints.append(f"{bound.benchmark}, {bound.case}: there is no {bound.ratio} to compare")
-        elif not bound.at_least <= value <= bound.at_most:  # a NaN is none, either
+        elif not bound.at_least <= value <= bound.at_most:  # NaN fails too
             complaints.append(
                 f"{bound.benchmark}, {bound.case}: {bound.ratio} is {value:g}, "
                 f"expected {bound.at_least:g} to {bound.at_most:g}"
@@ -42,7 +42,7 @@ def check(results: dict[str, list[Record]], bounds: Sequence[config.Bound], size
 
 
 def summary(report: dict[str, Any]) -> str:
-    """The records as Markdown: for each benchmark what its module says of itself, and a table."""
+    """The records as Markdown: for each benchmark its module's docstring and a table."""
     lines = ["# Benchmarks", "", ", ".join(f"{key} {value}" for key, value in report["machine"].items()), ""]
     for name, records in report["results"].items():
         columns = list(dict.fromkeys(key for record in records for key in record))
@@ -65,7 +65,7 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Measure speed and memory.")
     parser.add_argument("names", nargs="*", choices=[[], *config.FULL], help="which (default: all)", metavar="name")
     parser.add_argument("--small", action="store_true", help="small sizes, under a minute")
-    parser.add_argument("--check", action="store_true", help="exit with status 1 if a ratio is out of its bounds")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a ratio is outside its bounds")
     parser.add_argument("--json", type=Path, help="write the JSON to this file as well")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="folder (default: %(default)s)")
     return parser.parse_args(arguments)

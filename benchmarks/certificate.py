@@ -1,4 +1,4 @@
-"""Proving a noise function private: seconds, in looks of the oracle, and what ball arithmetic takes."""
+"""Proving a noise function private: seconds, also in calls of the oracle, and seconds with ball arithmetic."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .problems import POINT, smooth_noise, times
 
 
 def measure(*, sizes: Sequence[int], repeat: int) -> list[Record]:
-    """One record a K."""
+    """One record per K."""
     return [alone(_one, teachers, repeat) for teachers in sizes]
 
 
 def _one(teachers: int, repeat: int) -> Record:
     gamma, target = smooth_noise(teachers), times(POINT, 3)
     took = seconds(lambda: certify(gamma, teachers=teachers, teacher=POINT, target=target), repeat=repeat)
-    look = seconds(
+    one_call = seconds(
         lambda: worst_losses(
             label_law(gamma),
             region=Region(guarantees=(POINT,)),
@@ -37,7 +37,7 @@ def _one(teachers: int, repeat: int) -> Record:
         "case": f"K={teachers}",
         "teachers": teachers,
         "seconds": round(took, 5),
-        "looks_of_the_oracle": round(took / look, 2),
+        "oracle_calls": round(took / one_call, 2),
         "rigorous_seconds": round(rigorous, 3),
         "peak_mib": peak,
     }

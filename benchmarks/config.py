@@ -1,11 +1,11 @@
-"""The one configuration: what is measured at which size, and how far a ratio may fall before it is a regression."""
+"""The configuration: sizes of each benchmark, and the bounds of ratios beyond which there is a regression."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-# name of the module: arguments of its measure()
+# module: arguments of its measure()
 FULL: dict[str, dict[str, Any]] = {
     "imports": {"repeat": 5, "torch": True},
     "solver": {"sizes": (11, 41, 101, 301, 1001), "repeat": 3, "enumerated": (5, 7, 9, 11)},
@@ -32,7 +32,7 @@ class Bound:
     """How small or large one ratio of one case may be.
 
     Attributes:
-        sizes: at which the case is measured; there it must be among the results.
+        sizes: the sizes at which the case is measured and must be among the results.
     """
 
     benchmark: str
@@ -44,11 +44,11 @@ class Bound:
 
 
 def _sizes(teachers: int) -> tuple[str, ...]:
-    """Where a K of the plot of growth is measured."""
+    """The sizes at which a K of the growth plot is measured."""
     return ("full", "small") if teachers <= 101 else ("full",)
 
 
-# Each leaves room for a busy machine: measured values are two to four times better.
+# Each bound leaves room for a busy machine: measured values are two to four times better.
 BOUNDS: tuple[Bound, ...] = (
     Bound(benchmark="imports", case="darrm_torch", ratio="times_what_it_needs", at_most=3),
     Bound(benchmark="imports", case="optimize_noise", ratio="times_what_it_needs", at_most=2),
@@ -91,7 +91,7 @@ BOUNDS: tuple[Bound, ...] = (
         Bound(
             benchmark="certificate",
             case=f"K={teachers}",
-            ratio="looks_of_the_oracle",
+            ratio="oracle_calls",
             at_most=5,
             sizes=_sizes(teachers),
         )
@@ -106,7 +106,7 @@ BOUNDS: tuple[Bound, ...] = (
             at_most=most,
             sizes=(size,),
         )
-        # 5 % is the aim; two batches alone show mostly how the disk takes two commits.
+        # The goal is 5 %; with two batches alone, two commits to disk dominate.
         for images, most, size in ((1000, 0.15, "small"), (10_000, 0.05, "full"))
     ),
     *(
@@ -115,6 +115,9 @@ BOUNDS: tuple[Bound, ...] = (
     ),
     *(
         Bound(benchmark="teachers", case="ordinary loop", ratio=ratio, at_least=least, sizes=("full",))
-        for ratio, least in (("times_slower", 1.3), ("times_slower_than_one_process", 1.0))  # the first: free cores
+        for ratio, least in (
+            ("times_slower", 1.3),
+            ("times_slower_than_one_process", 1.0),
+        )  # the first needs free cores
     ),
 )

@@ -1,4 +1,4 @@
-"""The plot of growth: seconds of the solver, the certificate and the oracle against K and the count of compositions."""
+"""The growth plot: seconds of the solver, the certificate and the oracle against K, with the count of compositions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .oracle import compositions
 
 
 def plot(results: dict[str, list[Record]], file: Path) -> None:
-    """Write it; the count of compositions is drawn to the scale of the largest case of the first line."""
+    """Write the plot; the count of compositions is scaled to the largest case of the first line."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -19,8 +19,8 @@ def plot(results: dict[str, list[Record]], file: Path) -> None:
     lines = {
         "solver, monotone": [r for r in results.get("solver", []) if "compositions" in r],
         "certificate": results.get("certificate", []),
-        "oracle, one look": [r for r in results.get("oracle", []) if r["overlap"] == r["teachers"]],
-        "oracle, one look, r = 2": [r for r in results.get("oracle", []) if r["overlap"] == 2],
+        "oracle, one call": [r for r in results.get("oracle", []) if r["overlap"] == r["teachers"]],
+        "oracle, one call, r = 2": [r for r in results.get("oracle", []) if r["overlap"] == 2],
     }
     lines = {name: records for name, records in lines.items() if records}
     sizes = sorted({record["teachers"] for records in lines.values() for record in records})

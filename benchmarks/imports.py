@@ -1,4 +1,4 @@
-"""What it takes to import names, each in a new process (processor time): the solver alone, and all with Torch."""
+"""Processor time of imports, each in a new process: the solver alone, and everything with Torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES = {
     "torch and opacus": "import torch, opacus",
     "PrivateMajorityEnsemble": "from darrm_torch import PrivateMajorityEnsemble",
 }
-# What a name cannot be had without.
+# What each import needs.
 NEEDS = {
     "darrm_torch": "nothing",
     "optimize_noise": "numpy, scipy and HiGHS",
@@ -25,7 +25,7 @@ NEEDS = {
 
 
 def measure(*, repeat: int, torch: bool) -> list[Record]:
-    """One record a name; ``times_what_it_needs`` compares with importing only what it is built on."""
+    """One record per import; ``times_what_it_needs`` compares with importing only its dependencies."""
     times = {}
     for case, statement in CASES.items():
         if not torch and case in ("torch and opacus", "PrivateMajorityEnsemble"):

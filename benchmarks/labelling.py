@@ -1,4 +1,4 @@
-"""What a private label costs beside its votes: mechanisms, aggregation and ledger, and teachers in one forward pass."""
+"""The time of a private label besides its votes: mechanism and ledger; and teachers stacked in one forward pass."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mechanisms() -> dict[str, tuple[dt.Mechanism, int]]:
 
 
 class Timed(nn.Module):
-    """A teacher that adds up the seconds of its forward passes, with those of all others."""
+    """A teacher that adds the seconds of its forward passes to a sum over all teachers."""
 
     spent = 0.0
 
@@ -55,7 +55,7 @@ class Timed(nn.Module):
 
 
 def overhead(images: Tensor, *, batch: int, budget: bool) -> Record:
-    """All that labelling does besides the teachers' forward passes, over these, in one run."""
+    """The time of labelling besides the forward passes, relative to the forward passes, in one run."""
     with tempfile.TemporaryDirectory() as folder:
         most = dt.PrivacyGuarantee(epsilon=1.0, delta=3e-4) if budget else None
         ensemble = dt.PrivateMajorityEnsemble(
@@ -64,7 +64,7 @@ def overhead(images: Tensor, *, batch: int, budget: bool) -> Record:
             profiles=[dt.PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])] * TEACHERS,
             ledger=dt.PrivacyLedger(Path(folder) / "ledger.sqlite", most),
         )
-        ensemble(torch.rand(batch, *images.shape[1:]))  # what is loaded once, at the first label, is not counted
+        ensemble(torch.rand(batch, *images.shape[1:]))  # do not count what loads once, at the first label
         Timed.spent, start = 0.0, time.perf_counter()
         for part in images.split(batch):
             ensemble(part)
@@ -76,12 +76,12 @@ def overhead(images: Tensor, *, batch: int, budget: bool) -> Record:
 
 
 def perceptrons(count: int, *sizes: int) -> list[nn.Module]:
-    """Networks of linear layers; no activation, which would be the same work either way."""
+    """Networks of linear layers without activations, which would take the same time either way."""
     return [nn.Sequential(*(nn.Linear(*pair) for pair in itertools.pairwise(sizes))) for _ in range(count)]
 
 
 def networks() -> dict[str, tuple[list[nn.Module], tuple[int, ...]]]:
-    """Ensembles of one architecture, and the shape of one input."""
+    """Ensembles of one architecture each, and the shape of one input."""
     return {
         "11 paper CNNs": ([PaperCNN() for _ in range(TEACHERS)], (1, 28, 28)),
         "11 linear 784-10": (perceptrons(11, 784, 10), (784,)),
@@ -93,7 +93,7 @@ def networks() -> dict[str, tuple[list[nn.Module], tuple[int, ...]]]:
 
 @torch.no_grad()
 def stacked(case: str, teachers: list[nn.Module], shape: tuple[int, ...], *, batch: int, repeat: int) -> Record:
-    """One batched pass against one network after another."""
+    """One stacked pass compared with one network after another."""
     inputs, together = torch.rand(batch, *shape), StackedNetworks(teachers)
     apart = seconds(lambda: [teacher(inputs) for teacher in teachers], repeat=repeat, clock=time.perf_counter)
     once = seconds(lambda: together(inputs), repeat=repeat, clock=time.perf_counter)

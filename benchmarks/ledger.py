@@ -1,6 +1,6 @@
-"""How fast the ledger answers: new labels, repeated questions, and several processes on one file.
+"""The speed of the ledger: new labels, repeated questions, and several processes on one file.
 
-Times depend on the disk, as every batch is on it before it is given out.
+Times depend on the disk, because every batch is written to it before the labels are returned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SINGLES = 200
 
 
 def ask(file: Path, first: int, labels: int, batch: int) -> float:
-    """Seconds for ``labels`` questions from ``first`` on, ``batch`` at a time."""
+    """Seconds for ``labels`` questions numbered from ``first``, ``batch`` at a time."""
     ledger = PrivacyLedger(file, cost=COST)
     begin = time.perf_counter()
     for start in range(first, first + labels, batch):
@@ -33,7 +33,7 @@ def ask(file: Path, first: int, labels: int, batch: int) -> float:
 
 
 def measure(*, labels: int, batch: int, processes: int) -> list[Record]:
-    """One record a way of asking; ``times_a_new_label`` compares a label's time with that of a new one in a batch."""
+    """One record per way of asking; ``times_a_new_label`` compares with the time of a new label in a batch."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ledger.sqlite"
         PrivacyLedger(file, BUDGET).close()
@@ -45,7 +45,7 @@ def measure(*, labels: int, batch: int, processes: int) -> list[Record]:
         share = labels // processes
         shares = [(file, 10**9 * (1 + number), share, batch) for number in range(processes)]
         with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            pool.map(abs, range(processes))  # let them start first
+            pool.map(abs, range(processes))  # so that all processes have started
             begin = time.perf_counter()
             pool.starmap(ask, shares)
             seconds[f"{processes} processes at once"] = (time.perf_counter() - begin) / (share * processes)

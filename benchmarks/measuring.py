@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine in words, times, and processes of one's own."""
+"""What the benchmarks share: a description of the machine, times, separate processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def machine() -> dict[str, Any]:
-    """Where the numbers come from."""
+    """A description of the machine and of the installed versions."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -39,7 +39,7 @@ def _processor() -> str:
 
 
 def seconds(work: Callable[[], Any], *, repeat: int, clock: Callable[[], float] = time.process_time) -> float:
-    """Median of ``repeat`` runs, by processor time, which a busy machine disturbs least, or another clock."""
+    """The median of ``repeat`` runs: processor time, which a busy machine disturbs least, or another clock."""
     times = []
     for _ in range(repeat):
         start = clock()
@@ -49,7 +49,7 @@ def seconds(work: Callable[[], Any], *, repeat: int, clock: Callable[[], float] 
 
 
 def alone(work: Callable[..., Result], *arguments: Any) -> Result:
-    """``work(*arguments)`` in a new process that computes on one thread: its memory and imports are its own."""
+    """The result of ``work(*arguments)`` in a new process with one thread, whose memory and imports are its own."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -64,8 +64,8 @@ def alone(work: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def peak_mib() -> float:
-    """The most memory that this process has held since its program began, imports included."""
-    try:  # getrusage counts what the process held before, when it still was a copy of the one that started it
+    """The peak memory of this process since its program began, imports included."""
+    try:  # getrusage also counts the memory of the parent before exec
         with open("/proc/self/status", encoding="utf-8") as file:
             return round(next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024, 1)
     except (OSError, StopIteration):

@@ -1,8 +1,8 @@
-"""The exact worst case of one noise function: seconds against how many compositions of corners there are.
+"""The exact worst case of one noise function: seconds against the number of compositions of corners.
 
-On the chain of a monotone noise function each composition takes one number here and one there, so with r = K the work
-is the count of compositions. Below K = 3,000 most of the time is that of K rounds of calls to numpy, so a composition
-takes less time the more there are: the ratio to the size before is below 1.
+For a monotone noise function each composition needs one number per neighbour, so with r = K the work is proportional to
+the number of compositions. Below K = 3,000 most of the time goes to K rounds of NumPy calls, so the time per
+composition falls as their number grows: the ratio to the previous size is below 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .problems import POINT, smooth_noise, times
 
 
 def compositions(teachers: int, *, overlap: int, corners: int) -> int:
-    """How many ways there are to place r teachers at the corners, times the votes of the others."""
+    """The number of ways to place r teachers at the corners, times the vote counts of the others."""
     return math.comb(overlap + corners - 1, corners - 1) * (teachers - overlap + 1)
 
 
@@ -28,8 +28,8 @@ def measure(*, sizes: Sequence[int], repeat: int) -> list[Record]:
     """Monotone noise functions with one guarantee (three corners) and r = K, as in the paper, and r = 2."""
     records = [alone(_one, teachers, teachers, repeat) for teachers in sizes]
     for before, record in itertools.pairwise(records):
-        each, each_before = record["nanoseconds_per_composition"], before["nanoseconds_per_composition"]
-        record["per_composition_against_the_size_before"] = round(each / each_before, 2)
+        time, time_before = record["nanoseconds_per_composition"], before["nanoseconds_per_composition"]
+        record["per_composition_against_the_size_before"] = round(time / time_before, 2)
     return records + [alone(_one, teachers, 2, repeat) for teachers in sizes]
 
 

@@ -1,8 +1,8 @@
-"""How fast the tables for many classes are found and checked, and how often they tell the true class.
+"""The time to compute and check the tables for many classes, and their accuracy.
 
-C classes, K teachers (or a sample of s of them), a label that costs m teachers. "Accuracy at a": how often a label is
-the true class when each vote is so with chance a, the others equally likely. Each case runs in a process of its own, on
-one thread, after a warm-up.
+C classes, K teachers (or a sample of s of them), a label that costs m teachers. "Accuracy at a": the probability that a
+label is the true class when each vote is right with probability a and other classes are equally likely. Each case runs
+in its own process, on one thread, after a warm-up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CASES: dict[str, tuple[int, int, tuple[float, ...]]] = {  # classes, votes, allo
 
 
 def measure(*, cases: Sequence[str], repeat: int) -> list[Record]:
-    """One record for each case and allowance."""
+    """One record per case and allowance."""
     return [
         alone(_table, case, classes, votes, allowance, repeat)
         for case in cases

@@ -29,27 +29,27 @@ TWO = PrivacyProfile.from_guarantee(
 
 
 def times(point: PrivacyGuarantee, allowance: float) -> PrivacyGuarantee:
-    """m times a guarantee, delta as the paper composes it."""
+    """m times a guarantee, with delta as the paper composes it."""
     return PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=1 - (1 - point.delta) ** allowance)
 
 
 def smooth_noise(teachers: int) -> Any:
-    """A monotone noise function that is quick to have at any size: the majority of three."""
+    """A monotone noise function that is quick to compute at any size: the majority of three."""
     return subsampling_noise(teachers=teachers, allowance=3).gamma
 
 
 def weights(teachers: int) -> Any:
-    """The paper's objective, of gamma(l) for l > K/2."""
+    """The paper's objective: weights of gamma(l) for l > K/2."""
     return majority_lead(IndependentVotes(mean=0.75).law(teachers))
 
 
 def enumerate_all(teachers: int, target: PrivacyGuarantee) -> dict[str, Any]:
-    """The free optimum for :data:`POINT` with every multiset of corners written down, three ways, each timed.
+    """The free optimum for :data:`POINT` with every multiset of corners as a constraint, in three ways, each timed.
 
-    "library": one multiset after another, its two laws from a library's Poisson binomial, as the paper's authors do.
-    "loop": one after another, by lean arithmetic of our own. "vectorised": that arithmetic, for all of them together.
+    "library": one multiset after another, with SciPy's Poisson binomial, as the paper's authors do. "loop": one after
+    another, with lean arithmetic. "vectorised": that arithmetic for all multisets at once.
     """
-    # Not above: it is large, and the solver's memory is measured in processes that import this module.
+    # Imported here because it is large, and the solver's memory is measured in processes that import this module.
     from scipy import stats
 
     start = time.process_time()

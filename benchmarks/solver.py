@@ -1,15 +1,15 @@
-"""How fast noise functions are found, against the count of compositions and against writing every constraint down.
+"""The time to compute noise functions, compared with the number of compositions and with enumerating all constraints.
 
-Each case runs in a process of its own, on one thread, after a warm-up. "Looks" are calls of the exact oracle, "cuts"
-the constraints that it named; "compositions" are all that there are.
+Each case runs in its own process, on one thread, after a warm-up. "Oracle calls" are calls of the exact oracle, "cuts"
+the constraints that it returned, "compositions" all constraints that exist.
 
-"K=... against enumerating + linprog" is one problem (Delta > 0, free shape) solved twice in one process: here, and by
-writing down every multiset of the 8 corners and giving all rows to scipy's linprog. How much faster this is depends on
-how the rows are written, so three ways are measured. "Library": one multiset after another, with scipy's Poisson
-binomial, as one writes it down first (and as the paper's authors did). "Loop": the same with lean arithmetic of our
-own. "Vectorised": all multisets in one array; at K = 11 little is won against that, and linprog itself takes half of
-the time. What is won grows with K: there are C(K + 7, 7) rows, 31,824 at K = 11, but 73,629,072 at K = 41 (12 GB),
-where "K=41 free" is solved here.
+"K=... against enumerating + linprog" solves one problem (Delta > 0, free shape) twice in one process: with this
+library, and by enumerating every multiset of the 8 corners and passing all rows to SciPy's linprog. The speed-up
+depends on how the rows are computed, so three ways are measured. "Library": one multiset after another, with SciPy's
+Poisson binomial, the obvious way (and that of the paper's authors). "Loop": the same with lean arithmetic.
+"Vectorised": all multisets in one array; at K = 11 the gain over this is small, and linprog takes half of the time. The
+gain grows with K: there are C(K + 7, 7) rows, 31,824 at K = 11 but 73,629,072 at K = 41 (12 GB), where this library
+solves "K=41 free".
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from darrm_torch import PrivacyGuarantee, optimize_noise, program, self_bounding_noise
+from darrm_torch import PrivacyGuarantee, optimize_noise, self_bounding_noise
+from darrm_torch.noise import program
 
 from .measuring import Record, alone, peak_mib, seconds
 from .oracle import compositions
@@ -28,7 +29,7 @@ Arguments = dict[str, Any]
 
 
 def problems(sizes: Sequence[int]) -> dict[str, Arguments]:
-    """The growth with K in the paper's setting, and what else the solver is for."""
+    """The growth with K in the paper's setting, and other uses of the solver."""
     largest = max(sizes)
     growth: dict[str, Arguments] = {
         f"K={teachers} monotone": {"teachers": teachers, "teacher": POINT, "target": times(POINT, teachers / 10)}
@@ -59,7 +60,7 @@ def problems(sizes: Sequence[int]) -> dict[str, Arguments]:
 
 
 def measure(*, sizes: Sequence[int], repeat: int, enumerated: Sequence[int]) -> list[Record]:
-    """One record a problem; then, for each K in ``enumerated``, one beside writing all constraints down."""
+    """One record per problem; then, for each K in ``enumerated``, one that compares with enumeration."""
     records = [alone(_solve, case, arguments, repeat) for case, arguments in problems(sizes).items()]
     if max(sizes) > 101:
         records.append(alone(_self_bounding, repeat))
@@ -72,14 +73,14 @@ def _solve(case: str, arguments: Arguments, repeat: int) -> Record:
     noises: list[Any] = []
     took = seconds(lambda: noises.append(optimize_noise(**arguments)), repeat=repeat)
     peak = peak_mib()
-    looks, cuts = _looks_and_cuts(arguments)
+    calls, cuts = _calls_and_cuts(arguments)
     record = {
         "case": case,
         "teachers": arguments["teachers"],
         "seconds": round(took, 4),
         "peak_mib": peak,
-        "of_it_the_problem_mib": round(peak - before, 1),
-        "looks": looks,
+        "problem_mib": round(peak - before, 1),
+        "oracle_calls": calls,
         "cuts": cuts,
         "optimality_gap": noises[0].certificate.optimality_gap,
     }
@@ -88,14 +89,14 @@ def _solve(case: str, arguments: Arguments, repeat: int) -> Record:
     return record
 
 
-def _looks_and_cuts(arguments: Arguments) -> tuple[int, int]:
-    """How often the oracle was asked while solving, and how many constraints came of it."""
+def _calls_and_cuts(arguments: Arguments) -> tuple[int, int]:
+    """The number of oracle calls during the solution, and of constraints they returned."""
     with (
-        mock.patch.object(program, "worst_losses", side_effect=program.worst_losses) as looked,
+        mock.patch.object(program, "worst_losses", side_effect=program.worst_losses) as oracle,
         mock.patch.object(program._Problem, "_rows", autospec=True, side_effect=program._Problem._rows) as cut,
     ):
         optimize_noise(**arguments)
-    return looked.call_count, sum(len(call.args[1].losses) for call in cut.call_args_list)
+    return oracle.call_count, sum(len(call.args[1].losses) for call in cut.call_args_list)
 
 
 def _self_bounding(repeat: int) -> Record:

@@ -1,8 +1,9 @@
 """Training K teachers: `train_teachers` against an ordinary Opacus loop, one after another in one process.
 
-Both start with Torch and Opacus imported and train the same network with the same DP-SGD settings on random images of
-Fashion-MNIST's shard size. "Times slower" is by the clock, against `train_teachers` on all cores: on a machine that
-others use it says nothing. "Times slower than one process" is of processor time, for the same steps without workers.
+Both start with Torch and Opacus imported and train the same network with the same DP-SGD settings on random images, as
+many per shard as with Fashion-MNIST. "Times slower" compares wall-clock time with `train_teachers` on all cores, which
+means nothing on a busy machine. "Times slower than one process" compares processor time for the same steps without
+workers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .measuring import Record
 
 
 def ordinary_loop(inputs: Any, labels: Any, shards: Any, settings: Any) -> None:
-    """What Opacus' tutorial does, for one teacher after another."""
+    """The loop of the Opacus tutorial, for one teacher after another."""
     import torch
     from opacus import PrivacyEngine
     from torch import nn
@@ -45,9 +46,10 @@ def ordinary_loop(inputs: Any, labels: Any, shards: Any, settings: Any) -> None:
 
 
 def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
-    """One record a way of training; ``times_slower`` compares with `train_teachers`, and so depends on free cores.
+    """One record per way of training.
 
-    ``times_slower_than_one_process`` compares processor time, which does not.
+    ``times_slower`` compares with `train_teachers` and so depends on free cores; ``times_slower_than_one_process``
+    compares processor time, which does not.
     """
     start_workers_early()
     import opacus  # noqa: F401
@@ -91,7 +93,7 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(repeat):  # taking turns: what else the machine does meets all of them
+        for _ in range(repeat):  # in turns, so that other load on the machine affects all of them alike
             for way, train in ways.items():
                 start, spent = time.perf_counter(), time.process_time()
                 train()
@@ -103,7 +105,7 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
             "case": way,
             "seconds": round(took, 2),
             "times_slower": round(took / together_seconds, 2),
-            # Of this process' time; what train_teachers takes is that of others.
+            # Time of this process; train_teachers uses other processes.
             "times_slower_than_one_process": None if way == "train_teachers" else round(spent / alone_spent, 2),
         }
         for way, (took, spent) in medians.items()

@@ -65,6 +65,16 @@ from .plots import (
     plot_noise as plot_noise,
     plot_plurality as plot_plurality,
 )
+from .privacy.allocation import RandomAllocation as RandomAllocation
+from .privacy.allocation_prices import (
+    allocated_delta as allocated_delta,
+    allocated_epsilon as allocated_epsilon,
+    distinct_voters as distinct_voters,
+    jury_delta as jury_delta,
+    jury_epsilon as jury_epsilon,
+    self_bounding_delta as self_bounding_delta,
+    self_bounding_epsilon as self_bounding_epsilon,
+)
 from .privacy.composition import (
     general_composition as general_composition,
     optimal_composition as optimal_composition,

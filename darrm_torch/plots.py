@@ -1,9 +1,9 @@
-"""Figures: what noise does, what a label costs, what accuracy a budget buys, what was spent when.
+"""Figures of noise functions, privacy profiles, the accuracy at each budget, and the spending of a ledger.
 
-Each function draws on the ``axes`` it is given, or on a new figure's, and returns the axes, of which
-``axes.figure.savefig(...)`` writes a file. Nothing is global: no backend is chosen and ``pyplot`` is not touched.
-Colours are those of Okabe and Ito, told apart by colour-blind readers; lines differ in marker and dash too. Needs
-matplotlib: the extra ``plots``.
+Each function draws on the given ``axes``, or on those of a new figure, and returns the axes; write a file with
+``axes.figure.savefig(...)``. There is no global state: no backend is chosen and ``pyplot`` is not used. The colours are
+those of Okabe and Ito, which colour-blind readers can distinguish; lines also differ in marker and dash. The figures
+need matplotlib (the extra ``plots``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InvalidArgument, check_integer
+from .errors import DarrmError, InvalidArgument, check_integer
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
 from .noise.certificate import Certificate, label_profile
@@ -48,19 +48,25 @@ _COLOURS = (
 _MARKERS = "osD^vP*X<>"
 _DASHES = ("-", "--", "-.", ":")
 _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
-_LISTED = 1000  # histograms of votes that are all drawn; of more, as many by chance
+_LISTED = 1000  # up to this number of histograms all are evaluated; otherwise this number is sampled
 
 
 def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
-    """gamma against the votes, with what its certificate proves and the margin that is left.
+    """Plots gamma against the votes; the title states the certificate and its margin.
 
-    To compare noise functions, draw them on the same ``axes``, each with a ``label``; what is proven is said where
-    there is only one.
+    To compare noise functions, draw them on the same ``axes``, each with a ``label``. The title then states no
+    certificate.
 
     Args:
         noise: the noise function.
-        axes: matplotlib Axes to draw on; None: new ones.
-        label: what the legend calls it.
+        axes: matplotlib Axes to draw on; None for new ones.
+        label: its name in the legend.
+
+    Returns:
+        The matplotlib Axes.
+
+    Raises:
+        DarrmError: matplotlib is not installed.
     """
     axes = _axes(axes)
     drawn, look = len(axes.get_lines()), _next_look(axes)
@@ -70,15 +76,12 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
     most = max(noise.teachers, axes.get_xlim()[1] - 0.5) if drawn else noise.teachers
     axes.set(
         xlabel=f"votes for class 1, of {most:.0f}",
-        ylabel="gamma: chance that the majority is told",
+        ylabel="gamma: probability of reporting the majority",
         xlim=(-0.5, most + 0.5),
         ylim=(0, 1.05),
     )
-    _head(axes, "Noise function", _proof(noise), alone=not drawn)
-    if drawn or label != "gamma":
-        axes.legend(frameon=False, fontsize=8)
-    _tidy(axes)
-    return axes
+    _set_title(axes, "Noise function", _proof(noise), alone=not drawn)
+    return _finished(axes, legend=bool(drawn) or label != "gamma")
 
 
 def plot_plurality(
@@ -90,22 +93,27 @@ def plot_plurality(
     axes: Any = None,
     label: str | None = None,
 ) -> Any:
-    """How often the plurality is told, against how far it is ahead; with what is proven, and the margin that is left.
+    """Plots the probability of reporting the plurality against its lead; the title states the certificate.
 
-    The line is the mean under ``prior``; the band reaches from the worst to the best votes with that lead. Votes that
-    tie are left out: whatever class they tie for is the plurality. To compare mechanisms, draw them on the same
-    ``axes``; what is proven is said where there is only one.
+    The line is the mean under ``prior``. The band reaches from the worst to the best votes with that lead. Votes that
+    tie for the plurality are left out, since each of the tied classes is the plurality. To compare mechanisms, draw
+    them on the same ``axes``; the title then states no certificate.
 
     Args:
-        mechanism: for any number of classes.
-        teachers: K; None: what it is made for.
-        classes: C; None: what it is made for.
-        prior: how the teachers are believed to vote.
-        axes: matplotlib Axes to draw on; None: new ones.
-        label: what the legend calls it; None: its class.
+        mechanism: a mechanism for any number of classes.
+        teachers: K; None for the number that the mechanism is built for.
+        classes: C; None for the number that the mechanism is built for.
+        prior: the expected votes.
+        axes: matplotlib Axes to draw on; None for new ones.
+        label: its name in the legend; None for the name of its class.
+
+    Returns:
+        The matplotlib Axes.
 
     Raises:
-        InvalidArgument: a mechanism that is made for other teachers or classes, or for any where none are given.
+        InvalidArgument: the mechanism is built for other numbers of teachers or classes, or for any numbers and none
+            are given.
+        DarrmError: matplotlib is not installed.
     """
     axes = _axes(axes)
     from matplotlib.patches import Patch
@@ -122,44 +130,43 @@ def plot_plurality(
         votes = np.concatenate([part.sample(votes=count, classes=kinds, count=size, rng=rng) for part in parts])
         weights = np.full(len(votes), 1 / len(votes))
     best = votes.max(axis=1, keepdims=True)
-    told = (np.asarray(mechanism.label_probabilities(votes)) * (votes == best)).sum(axis=1)
+    reported = (np.asarray(mechanism.label_probabilities(votes)) * (votes == best)).sum(axis=1)
     ordered = np.sort(votes, axis=1)
     lead = ordered[:, -1] - ordered[:, -2]
     leads = np.unique(lead[lead > 0])
-    sides = np.array([[told[lead == one].min(), told[lead == one].max()] for one in leads])
-    means = [np.average(told[lead == one], weights=weights[lead == one]) for one in leads]
+    sides = np.array([[reported[lead == one].min(), reported[lead == one].max()] for one in leads])
+    means = [np.average(reported[lead == one], weights=weights[lead == one]) for one in leads]
     drawn, look = len(axes.get_lines()), _next_look(axes)
     axes.fill_between(leads, sides[:, 0], sides[:, 1], color=look["color"], alpha=0.15, linewidth=0)
     axes.plot(leads, means, label=label or type(mechanism).__name__, **look)
     axes.set(
         xlabel=f"lead of the plurality, in votes of {count}",
-        ylabel="chance that a label is the plurality",
+        ylabel="probability of reporting the plurality",
         xlim=(0.5, count + 0.5),
         ylim=(0, 1.05),
     )
-    _head(axes, "How often the plurality is told", _proof(mechanism), alone=not drawn)
+    _set_title(axes, "Probability of reporting the plurality", _proof(mechanism), alone=not drawn)
     band = Patch(color="black", alpha=0.15, linewidth=0, label="band: worst to best votes with that lead")
-    axes.legend(handles=[*axes.get_lines(), band], frameon=False, fontsize=8, loc="lower right")
-    _tidy(axes)
-    return axes
+    return _finished(axes, handles=[*axes.get_lines(), band], loc="lower right")
 
 
 def _proof(noise: NoiseFunction | Mechanism) -> str:
+    """The proven guarantee as text."""
     proven = noise.certificate
-    touched = "" if proven is None else f", a record touches {proven.overlap} of {proven.teachers}"
+    overlap = "" if proven is None else f", overlap {proven.overlap} of {proven.teachers}"
     if isinstance(proven, Certificate):
         return (
-            f"Certified: one label is {proven.target}{touched}\n"
+            f"Certified: one label is {proven.target}{overlap}\n"
             f"worst loss {format_bound(proven.loss, 3)} of {format_bound(proven.bound, 3)}; margin {proven.margin:.1e}"
         )
     if isinstance(proven, SelfBoundingCertificate):
         return (
-            f"Certified: labels add up, each costs m = {format_bound(proven.allowance)} teachers{touched}\n"
+            f"Certified: labels add up, each costs m = {format_bound(proven.allowance)} teachers{overlap}\n"
             f"smallest m {format_bound(proven.smallest)}; margin {proven.margin:.1e}"
         )
     if isinstance(noise, Mechanism):
         own = noise.guarantee(labels=1, delta=getattr(noise, "delta", None) or 1e-5)
-        return "Private only through the teachers" if own is None else f"By coins alone one label is {own}"
+        return "Private only through the teachers" if own is None else f"By its own randomness one label is {own}"
     return "No certificate: nothing is proven"
 
 
@@ -171,32 +178,38 @@ def plot_label_profile(
     axes: Any = None,
     points: int = 25,
 ) -> Any:
-    """delta against epsilon: of one label, of one teacher, and of the r teachers that a record can touch, outright.
+    """Plots delta against epsilon for one label, for one teacher, and for publishing r teachers.
 
     Args:
-        noise: the noise function, or a mechanism for any number of classes that is made for K teachers.
-        teacher: what each teacher promises.
-        overlap: r; None: that of the certificate or of the mechanism, or all.
-        axes: matplotlib Axes to draw on; None: new ones.
-        points: how many epsilons are computed.
+        noise: a noise function, or a mechanism for any number of classes that is built for K teachers.
+        teacher: what each teacher promises: a guarantee, a profile, or a sequence with one of these for each of the K
+            teachers, which stands for the weakest.
+        overlap: r, the largest number of teachers whose training data one record is in; None for that of the
+            certificate or of the mechanism, or else all.
+        axes: matplotlib Axes to draw on; None for new ones.
+        points: the number of epsilons to evaluate.
+
+    Returns:
+        The matplotlib Axes.
 
     Raises:
-        InvalidArgument: teachers that promise nothing; a mechanism for any number of them.
+        InvalidArgument: the teachers promise nothing, or the mechanism is built for any number of teachers.
+        DarrmError: matplotlib is not installed.
     """
     if isinstance(noise, DaRRM):
         noise = noise.noise
-    teachers = check_integer("noise.teachers", noise.teachers, low=1, cure="Make it for as many as there are.")
+    teachers = check_integer("noise.teachers", noise.teachers, low=1, cure="Build the mechanism with teachers=K.")
     profile = teacher_profile(teacher, teachers)
     if not profile.is_private:
-        raise InvalidArgument("teacher", "one that promises something", teacher, "There is no profile to draw.")
+        raise InvalidArgument("teacher", "a promise with a finite epsilon", teacher, "There is no profile to plot.")
     if overlap is None:
         overlap = getattr(noise.certificate or noise, "overlap", None)
     overlap = check_overlap(overlap, teachers)
     axes = _axes(axes)
-    outright = profile.compose(overlap)
-    reach = outright.epsilon(max(1e-6, 2 * outright.delta(50.0)))
+    published = profile.compose(overlap)
+    reach = published.epsilon(max(1e-6, 2 * published.delta(50.0)))
     epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
-    # Profiles are convex: between points the line is above the curve, and could be above what is certified there.
+    # Profiles are convex, so between points the line is above the curve; it must not be above the certified points.
     kinks = [step * teacher.epsilon for step in range(1, overlap + 1)] if isinstance(teacher, PrivacyGuarantee) else []
     if (target := getattr(noise, "target", None)) is not None:
         kinks.append(target.epsilon)
@@ -208,9 +221,9 @@ def plot_label_profile(
 
     if isinstance(noise, NoiseFunction):
         one = profile_of(label_profile(noise.gamma, teachers=teachers, teacher=profile, overlap=overlap))
-    else:  # which is priced at a delta
+    else:  # a mechanism has an epsilon at each delta
         priced, promised = noise, [profile] * teachers
-        deltas = np.geomspace(_LEAST_DELTA, max(outright.delta(0.0), 2 * _LEAST_DELTA), points)
+        deltas = np.geomspace(_LEAST_DELTA, max(published.delta(0.0), 2 * _LEAST_DELTA), points)
         costs = [
             total_privacy(teachers=promised, overlap=overlap, mechanism=priced, labels=1, delta=float(d)).epsilon
             for d in deltas
@@ -218,16 +231,14 @@ def plot_label_profile(
         one = np.where(np.array(costs) <= epsilons[-1], costs, np.nan), deltas
     curves = {"one label": one, "one teacher": profile_of(profile.delta)}
     if overlap > 1:
-        curves[f"{overlap} teachers, outright"] = profile_of(outright.delta)
+        curves[f"publishing {overlap} teachers"] = profile_of(published.delta)
     for (name, curve), look in zip(curves.items(), _looks(), strict=False):
         axes.plot(*curve, label=name, **look)
     if target is not None and target.delta > 0:
         axes.plot(target.epsilon, target.delta, "*", color="black", markersize=12, label="target of one label")
     axes.set(xlabel="epsilon (nats)", ylabel="delta", yscale="log", title="Privacy profile of one label")
     axes.set_ylim(bottom=_LEAST_DELTA)
-    axes.legend(frameon=False, fontsize=8)
-    _tidy(axes)
-    return axes
+    return _finished(axes)
 
 
 def plot_frontier(
@@ -237,16 +248,22 @@ def plot_frontier(
     axes: Any = None,
     on_progress: Callable[[float], None] = lambda epsilon: None,
 ) -> Any:
-    """Agreement against epsilon: what each strategy is worth at each budget, at the plan's deltas.
+    """Plots the agreement of each strategy against epsilon, at the plan's deltas.
 
     Args:
-        plan: the question; its targets' epsilons are scaled.
-        epsilons: where; None: from a quarter of the plan's to four times it.
-        axes: matplotlib Axes to draw on; None: new ones.
+        plan: the plan; the epsilons of its targets are scaled.
+        epsilons: the epsilons to plan for; None for a range from a quarter of the plan's to four times it.
+        axes: matplotlib Axes to draw on; None for new ones.
         on_progress: called with each epsilon when it is done.
+
+    Returns:
+        The matplotlib Axes.
+
+    Raises:
+        DarrmError: matplotlib is not installed.
     """
-    asked = plan.targets[-1]
-    grid = np.geomspace(asked.epsilon / 4, asked.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
+    target = plan.targets[-1]
+    grid = np.geomspace(target.epsilon / 4, target.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
     curves: dict[str, list[tuple[float, float]]] = {}
     for epsilon in map(float, grid):
         for row in plan.at(epsilon).rows:
@@ -261,26 +278,27 @@ def plot_frontier(
     for number, (name, pairs) in enumerate(drawn):
         hollow = {"fillstyle": "none", "linestyle": ":"} if name.endswith(TRAINING) else {}
         (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **looks[_without_marks(name)] | hollow)
-        above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # so much wider, to be seen below them
+        above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # wider, so that it shows below them
         line.set(linewidth=1.4 + 1.8 * above, markersize=5 + 3 * above)
-    axes.axvline(asked.epsilon, color="black", linewidth=0.8, linestyle=":")
+    axes.axvline(target.epsilon, color="black", linewidth=0.8, linestyle=":")
     what = "one label" if plan.total_target is None else f"all {plan.labels} labels"
     axes.set(
         xscale="log",
-        xlabel=f"epsilon of {what} (nats), at delta {format_bound(asked.delta, 3)}",
+        xlabel=f"epsilon of {what} (nats), at delta {format_bound(target.delta, 3)}",
         ylabel=f"agreement with the {plan.winner}",
         ylim=(1 / plan.classes - 0.02, 1.02),
     )
-    axes.set_title(f"{plan.teachers} teachers, a record touches {plan.overlap}; * by coins alone", fontsize=10)
-    ticks = asked.epsilon * 2.0 ** np.arange(-2, 3) if epsilons is None else grid[:: math.ceil(len(grid) / 8)]
+    axes.set_title(
+        f"{plan.teachers} teachers, overlap {plan.overlap}; * by the mechanism's own randomness", fontsize=10
+    )
+    ticks = target.epsilon * 2.0 ** np.arange(-2, 3) if epsilons is None else grid[:: math.ceil(len(grid) / 8)]
     axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.minorticks_off()
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _tidy(axes)
-    return axes
+    return _finished(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> bool:
+    """Whether two curves are too close to distinguish wherever both are defined."""
     mine, there = dict(one), dict(other)
     both = mine.keys() & there.keys()
     return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)
@@ -293,22 +311,26 @@ def _without_marks(name: str) -> str:
 def plot_ledger(
     ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
 ) -> Any:
-    """What was given out when: labels over time, and what they cost together.
+    """Plots the labels of a ledger over time, and their total cost.
 
     Args:
-        ledger: with at least one label.
-        cost: what N labels cost together; None: by the rule that the ledger charges by, if it was told (that of an
-            ensemble was; one that is opened by itself knows none).
-        axes: matplotlib Axes to draw on; None: new ones.
+        ledger: a ledger with at least one label.
+        cost: the total cost of N labels; None for the rule by which the ledger charges. The ledger of an ensemble has
+            such a rule; a ledger that was opened on its own has none, and no cost is drawn.
+        axes: matplotlib Axes to draw on; None for new ones.
+
+    Returns:
+        The matplotlib Axes.
 
     Raises:
         InvalidArgument: an empty ledger.
+        DarrmError: matplotlib is not installed.
     """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     charges = json.loads(ledger.export_json())["charges"]
     if not charges:
-        raise InvalidArgument("ledger", "one with labels", "an empty one", "There is nothing to draw.")
+        raise InvalidArgument("ledger", "one with labels", "an empty one", "There is nothing to plot.")
     axes = _axes(axes)
     times = [datetime.fromisoformat(charge["time"]) for charge in charges]
     counts = list(itertools.accumulate(charge["labels"] for charge in charges))
@@ -316,12 +338,12 @@ def plot_ledger(
     whole = [times[0] - around, *times, times[-1] + around]
     steps: dict[str, Any] = {"where": "post", "markevery": slice(1, -1)}
     axes.step(whole, [0, *counts, counts[-1]], color=_COLOURS[0], marker="o", label="labels", **steps)
-    axes.set(xlabel="time (UTC)", ylabel="labels given out", title="Ledger", xlim=(whole[0], whole[-1]))
+    axes.set(xlabel="time (UTC)", ylabel="labels", title="Ledger", xlim=(whole[0], whole[-1]))
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.set_ylim(bottom=0)
-    _tidy(axes)
+    _finished(axes, legend=False)
     prices = [ledger.spent(count) if cost is None else cost(count) for count in counts]
     spent = [price for price in prices if price is not None]
     if not spent:
@@ -334,9 +356,7 @@ def plot_ledger(
         right.axhline(budget.epsilon, color="black", linestyle=":", label="budget")
     right.set_ylim(bottom=0)
     right.spines["top"].set_visible(False)
-    lines = [*axes.get_lines(), *right.get_lines()]
-    axes.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=8, loc="lower right")
-    return axes
+    return _finished(axes, handles=[*axes.get_lines(), *right.get_lines()], loc="lower right")
 
 
 def _axes(axes: Any) -> Any:
@@ -345,9 +365,7 @@ def _axes(axes: Any) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidArgument(
-            "plot", "used where matplotlib is installed", "no matplotlib", "pip install 'darrm-torch[plots]'"
-        ) from None
+        raise DarrmError("figures need matplotlib: pip install 'darrm-torch[plots]'") from None
     return Figure(figsize=(7.5, 4.5), layout="constrained", dpi=130).subplots()
 
 
@@ -360,12 +378,16 @@ def _next_look(axes: Any) -> dict[str, Any]:
     return list(_looks())[len(axes.get_lines()) % len(_COLOURS)]
 
 
-def _head(axes: Any, what: str, proof: str, *, alone: bool) -> None:
-    """A title, with what is proven where one thing is drawn; one of the caller's stays."""
-    if not axes.get_title() or axes.get_title().startswith(what):
-        axes.set_title(f"{what}\n{proof}" if alone else what, fontsize=9)
+def _set_title(axes: Any, title: str, proof: str, *, alone: bool) -> None:
+    """Sets the title, with the proof if one thing is drawn; keeps a title that the caller has set."""
+    if not axes.get_title() or axes.get_title().startswith(title):
+        axes.set_title(f"{title}\n{proof}" if alone else title, fontsize=9)
 
 
-def _tidy(axes: Any) -> None:
+def _finished(axes: Any, *, legend: bool = True, **options: Any) -> Any:
+    """The axes with a grid and, if asked for, a legend with these options."""
     axes.grid(alpha=0.25)
     axes.spines["top"].set_visible(False)
+    if legend:
+        axes.legend(frameon=False, fontsize=8, **options)
+    return axes

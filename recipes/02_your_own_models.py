@@ -1,9 +1,9 @@
-"""Your own Opacus models, dropped in: the loop that you have, then private labels, then a student.
+"""Your own Opacus models: your training loop, then private labels, then a student.
 
     python -m recipes.02_your_own_models
 
-Prints what the labels cost. Two teachers on halves of the 5,000 offline digits (even against odd); a student that may
-be published, since it has only seen public images and private labels.
+Two teachers are trained on halves of the 5,000 offline digits (even against odd). The student may be published, since
+it has only seen public images and private labels. Prints what the labels cost.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .models import PaperCNN
 
 
 def train_teachers_of_your_own() -> tuple[list[nn.Module], list[PrivacyEngine], Tensor]:
-    """Two models trained with Opacus as its tutorial does, their engines, and public images without labels."""
+    """Two models trained as in the Opacus tutorial, their engines, and public images without labels."""
     task = load_task("mnist-5000")
-    # The shard of a record depends on that record alone, so a record is in the data of one teacher only (overlap 1).
+    # The shard of a record depends on that record alone, so each record trains one teacher (overlap 1).
     shards = dt.assign_shards(task.private_ids(), teachers=2, key=b"a secret of the data's owner")
     models, engines = [], []
     for shard in shards:
@@ -50,7 +50,7 @@ def train_teachers_of_your_own() -> tuple[list[nn.Module], list[PrivacyEngine], 
 
 
 def teach_a_student(models: list[nn.Module], engines: list[PrivacyEngine], images: Tensor) -> StudentModule:
-    """From Opacus models to a student: 100 private labels, asked once, before training."""
+    """From Opacus models to a student: 100 private labels, bought once, before training."""
     ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-4, allowance=1, overlap=1)
     data = PrivateLabelDataModule(ensemble, images, queries=100)
     student = StudentModule(PaperCNN())
@@ -63,7 +63,7 @@ def teach_a_student(models: list[nn.Module], engines: list[PrivacyEngine], image
 
 
 def main() -> None:
-    """Train two, label, teach."""
+    """Train two teachers, buy labels, train the student."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     teach_a_student(*train_teachers_of_your_own())
 

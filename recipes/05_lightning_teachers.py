@@ -1,12 +1,13 @@
-"""Teachers that Lightning trains with Opacus; their accountants live in the checkpoints, so training can be resumed.
+"""Teachers trained by Lightning with Opacus; the checkpoints hold the accountants, so training can be resumed.
 
     python -m recipes.05_lightning_teachers
 
-Three teachers on the 5,000 offline digits (even against odd). Stop it at any time and run it again: it goes on from the
-last epoch, and the steps before it are not forgotten, as they would be by a plain Lightning checkpoint.
+Three teachers learn the 5,000 offline digits (even against odd). You can stop it at any time and run it again: training
+continues after the last epoch, and the accountant still counts the earlier steps, which a plain Lightning checkpoint
+would lose.
 
-`opacus.lightning` only swaps a data loader, and only for the class tree of `pytorch_lightning`. A LightningModule that
-calls `make_private` itself, once, as below, needs no more.
+`opacus.lightning` only replaces the data loader, and only for classes of `pytorch_lightning`. It is not needed: a
+LightningModule can call `make_private` itself, once, as below.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .models import PaperCNN
 
 
 class Teacher(L.LightningModule):
-    """A network under DP-SGD, with the optimizer and the Poisson sampling loader that Opacus made for it."""
+    """A network trained by DP-SGD, with the optimizer and the Poisson sampling loader that Opacus returns."""
 
     def __init__(self, images: Tensor, labels: Tensor, *, noise_multiplier: float = 2.0) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class Teacher(L.LightningModule):
             data_loader=DataLoader(TensorDataset(images, labels), batch_size=64),
             noise_multiplier=noise_multiplier,
             max_grad_norm=1.0,
-            # From Torch's own generator, L.seed_everything would let everybody know the noise.
+            # With Torch's global generator, the seed of L.seed_everything would reveal the noise.
             noise_generator=torch.Generator().manual_seed(secrets.randbits(63)),
         )
 
@@ -53,21 +54,21 @@ class Teacher(L.LightningModule):
         return nn.functional.cross_entropy(self.network(images), labels)
 
     def train_dataloader(self) -> Any:
-        """Poisson samples of this teacher's own shard."""
+        """Poisson samples of this teacher's shard."""
         return self.loader
 
     def configure_optimizers(self) -> Any:
-        """The one that clips, adds noise and tells the accountant."""
+        """The optimizer that clips, adds noise and reports to the accountant."""
         return self.optimizer
 
 
 def train(teacher: Teacher, folder: Path, *, epochs: int) -> Path:
-    """Train to ``epochs``, from where ``folder`` left off, and return the checkpoint."""
+    """Train for ``epochs`` in all, continuing from the checkpoint in ``folder``, and return the last checkpoint."""
     last = folder / "last.ckpt"
     trainer = L.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
-        devices=1,  # one process a teacher: Opacus knows nothing of Lightning's others
+        devices=1,  # one process per teacher: Opacus does not see Lightning's other processes
         callbacks=[AccountantCheckpoint(teacher.engine), ModelCheckpoint(folder, save_last=True, save_top_k=0)],
         logger=False,
         enable_progress_bar=False,
@@ -80,10 +81,10 @@ def train(teacher: Teacher, folder: Path, *, epochs: int) -> Path:
 def main(
     folder: Path = Path("runs/lightning-teachers"), *, teachers: int = 3, epochs: int = 6, limit: int | None = None
 ) -> None:
-    """Train or go on, read what the checkpoints promise, label, report."""
+    """Train or continue, read the guarantees from the checkpoints, buy labels, print the report."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     task = load_task("mnist-5000", limit=limit)
-    # The shard of a record depends on that record alone, so a record is in the data of one teacher only (overlap 1).
+    # The shard of a record depends on that record alone, so each record trains one teacher (overlap 1).
     shards = dt.assign_shards(task.private_ids(), teachers=teachers, key=b"a secret of the data's owner")
     modules = [Teacher(task.private_images[shard], task.private_labels[shard]) for shard in shards]
     files = [train(module, folder / f"{number}", epochs=epochs) for number, module in enumerate(modules)]

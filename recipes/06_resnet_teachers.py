@@ -1,9 +1,9 @@
-"""Teachers of a torchvision architecture: a ResNet whose batch normalisation Opacus' validator replaces.
+"""Teachers with a torchvision architecture: a ResNet whose batch normalisation the Opacus validator replaces.
 
     python -m recipes.06_resnet_teachers
 
-Three teachers on the 5,000 offline digits (even against odd). Batch normalisation mixes the records of a batch and
-keeps statistics of them that no accountant counts, so Opacus refuses it; GroupNorm looks at each record alone.
+Three teachers learn the 5,000 offline digits (even against odd). Batch normalisation mixes the records of a batch and
+keeps statistics that no accountant counts, so Opacus refuses it. GroupNorm normalises each record by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .data import load_task
 
 
 class Block(BasicBlock):
-    """torchvision's, which adds in place to what one of Opacus' hooks returned; Torch forbids that."""
+    """The torchvision block without its in-place addition, which Torch forbids on outputs of Opacus' hooks."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Two convolutions and a shortcut."""
@@ -31,22 +31,22 @@ class Block(BasicBlock):
 
 
 def small_resnet() -> nn.Module:
-    """The first two stages of a ResNet, for small grey images, fit for DP-SGD."""
+    """The first two stages of a ResNet for small grey images, ready for DP-SGD."""
     network = ResNet(Block, [1, 1, 1, 1])
     network.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
-    # Noise grows with the number of weights: small shards do not bear the other stages.
+    # The noise grows with the number of weights, and small shards cannot train the other stages.
     network.layer3 = network.layer4 = nn.Identity()
     network.fc = nn.Linear(128, 2)
     network = ModuleValidator.fix(network)  # BatchNorm becomes GroupNorm
     for layer in network.modules():
         if isinstance(layer, nn.ReLU):
-            layer.inplace = False  # for the same reason as in Block
+            layer.inplace = False  # see Block
     ModuleValidator.validate(network, strict=True)
     return network
 
 
 def train_teacher(images: torch.Tensor, labels: torch.Tensor, *, epochs: int) -> tuple[nn.Module, PrivacyEngine]:
-    """DP-SGD as in Opacus' tutorial."""
+    """Train one teacher by DP-SGD as in the Opacus tutorial."""
     network, engine = small_resnet(), PrivacyEngine()
     private, optimizer, loader = engine.make_private(
         module=network,
@@ -64,7 +64,7 @@ def train_teacher(images: torch.Tensor, labels: torch.Tensor, *, epochs: int) ->
 
 
 def main(*, teachers: int = 3, epochs: int = 8, limit: int | None = None) -> None:
-    """Train, label, report."""
+    """Train, buy labels, print the report."""
     task = load_task("mnist-5000", limit=limit)
     shards = dt.assign_shards(task.private_ids(), teachers=teachers, key=b"a secret of the data's owner")
     trained = [train_teacher(task.private_images[s], task.private_labels[s], epochs=epochs) for s in shards]

@@ -1,9 +1,9 @@
-"""Tabular data: Wisconsin breast cancer, 569 patients and 30 numbers each, as scikit-learn carries them.
+"""Tabular data: Wisconsin breast cancer, 569 patients with 30 numbers each, from scikit-learn.
 
     python -m recipes.07_tabular
 
-Five teachers, logistic regressions under DP-SGD, label the unlabelled patients of a public study; a student learns from
-them. With shards of some 80 patients each teacher costs a few units of epsilon: see the report.
+Five teachers, logistic regressions trained by DP-SGD, label the patients of a public study, and a student learns from
+these labels. Each shard has about 80 patients, so one teacher costs a few units of epsilon; the report shows it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 
 
 def patients() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Private measurements and diagnoses (1: benign) of 400 patients, then those of 169 others."""
+    """Measurements and diagnoses (1: benign) of 400 private and then of 169 public patients."""
     measured, diagnoses = (torch.as_tensor(part) for part in load_breast_cancer(return_X_y=True))
     order = torch.randperm(len(diagnoses), generator=torch.Generator().manual_seed(0))
     private, public = order[:400], order[400:]
-    # Scaled by the public patients: means and deviations of the private ones would be one more release.
+    # Scale by statistics of the public patients: those of the private ones would be a further release.
     measured = (measured - measured[public].mean(dim=0)) / measured[public].std(dim=0)
     measured, diagnoses = measured.float(), diagnoses.long()
     return measured[private], diagnoses[private], measured[public], diagnoses[public]
 
 
 def logistic_regression() -> nn.Module:
-    """Untrained."""
+    """An untrained model."""
     return nn.Linear(30, 2)
 
 
 def main(folder: Path = Path("runs/tabular"), *, teachers: int = 5, epochs: int = 10) -> float:
-    """Train, label, teach; returns the student's accuracy on patients that nobody labelled."""
+    """Train teachers, buy labels, train a student; returns its accuracy on patients without a bought label."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     private, diagnoses, public, truth = patients()
     ids = [hashlib.blake2b(row.numpy().tobytes(), digest_size=16).digest() for row in private]
@@ -65,7 +65,7 @@ def main(folder: Path = Path("runs/tabular"), *, teachers: int = 5, epochs: int 
     )  # fmt: skip
     trainer.fit(student, datamodule=data)
     (scores,) = trainer.test(student, datamodule=data, verbose=False)
-    print(f"\nstudent: {scores['test_accuracy']:.3f} right on {len(public) - 100} patients that nobody labelled\n")
+    print(f"\nstudent: {scores['test_accuracy']:.3f} right on {len(public) - 100} patients without a bought label\n")
     print(ensemble.privacy_report())
     return float(scores["test_accuracy"])
 

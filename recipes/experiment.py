@@ -1,4 +1,4 @@
-"""The steps of the end-to-end recipe; each leaves its result in the run folder, so a stopped run can go on."""
+"""The steps of the end-to-end recipe; each writes its result to the run folder, so a stopped run can continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DRAWS = 10  # random draws of Q queries over which label accuracy is averaged, a
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides what a run folder holds; a folder serves one of these."""
+    """Everything that decides the contents of a run folder; one folder has one of these."""
 
     source: str
     classes: str
@@ -68,7 +68,12 @@ class Settings:
         check_number("allowance", self.allowance, low=0, low_open=True, high_open=True)
         if self.epsilon is not None:
             check_number(
-                "epsilon", self.epsilon, low=0, low_open=True, high_open=True, cure="Only a coin costs nothing."
+                "epsilon",
+                self.epsilon,
+                low=0,
+                low_open=True,
+                high_open=True,
+                cure="A label that costs nothing is pure chance.",
             )
         check_integer("queries", self.queries, low=1)
         if self.seed is not None:
@@ -77,25 +82,25 @@ class Settings:
 
 
 def claim_folder(folder: Path, settings: Settings) -> None:
-    """Make ``folder`` this run's, or refuse it when it holds a run with other settings or cannot be written."""
+    """Create the run folder; refuse one that holds a run with other settings or that cannot be written."""
     record = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not record.exists():
             if any(folder.iterdir()):
-                raise InvalidArgument("run", "a new or empty folder, or one of an earlier run", str(folder))
+                raise InvalidArgument("run", "a new or empty folder, or that of an earlier run", str(folder))
             write_whole(record, json.dumps(wanted, indent=1))
-        found = json.loads(record.read_text())
+        stored = json.loads(record.read_text())
         (folder / "ledgers").mkdir(exist_ok=True)
         (folder / "students").mkdir(exist_ok=True)
     except (OSError, json.JSONDecodeError) as error:
         raise InvalidArgument("run", "a folder that can be read and written", str(folder), str(error)) from None
-    different = sorted(name for name in wanted if found.get(name) != wanted[name])
+    different = sorted(name for name in wanted if stored.get(name) != wanted[name])
     if different:
-        listing = ", ".join(f"{name}: {found.get(name)} there, {wanted[name]} now" for name in different)
+        listing = ", ".join(f"{name}: {stored.get(name)} there, {wanted[name]} now" for name in different)
         raise InvalidArgument(
-            "run", "a folder of the same settings", str(folder), f"Give another --run or the old settings: {listing}"
+            "run", "a folder with the same settings", str(folder), f"Give another --run or the old settings: {listing}"
         )
 
 
@@ -118,7 +123,7 @@ def train_both(
 ) -> tuple[list[Path], list[Path]]:
     """Private teachers, and plain ones on the same shards for the baselines that protect only the votes.
 
-    The plain ones are trained as ``plain`` says, or else like the private ones but for the noise.
+    Plain teachers are trained with the settings ``plain``, by default those of the private ones without the noise.
     """
     count = len(task.private_labels)
     if settings.contiguous:
@@ -160,11 +165,13 @@ def train_both(
 
 
 def read_key(file: Path) -> bytes:
-    """The key of the shards."""
+    """The key that assigns records to shards."""
     try:
         return bytes.fromhex(file.read_text())
     except ValueError:
-        raise InvalidArgument("run", "a folder whose shard-key is whole", str(file), "Start in a new folder.") from None
+        raise InvalidArgument(
+            "run", "a folder with a complete shard-key", str(file), "Start in a new folder."
+        ) from None
 
 
 def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) -> list[nn.Module]:
@@ -180,7 +187,7 @@ def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) ->
 def build_ensembles(
     folder: Path, settings: Settings, private: list[Path], plain: list[Path]
 ) -> dict[str, dt.PrivateMajorityEnsemble]:
-    """Every strategy at the same guarantee of one label, each with its own ledger."""
+    """Every strategy at the same guarantee for one label, each with its own ledger."""
     models, bare = load_models(private), load_models(plain)
     overlap = settings.assumed_overlap
     target = None
@@ -231,9 +238,9 @@ def build_ensembles(
 
 
 def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: int) -> tuple[float, float]:
-    """Mean and standard deviation, over ``DRAWS`` draws of the queries, of the share of labels that are right.
+    """Mean and standard deviation of the share of right labels over ``DRAWS`` draws of the queries.
 
-    An evaluation by someone who may see the votes: these labels are thrown away, not released, not charged.
+    This evaluation sees the votes. Its labels are discarded: they are neither released nor charged.
     """
     order = np.random.default_rng(0)
     shares = []
@@ -245,7 +252,7 @@ def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: in
 
 
 def fit_and_test(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> float:
-    """Train for so many ``max_epochs`` or ``max_steps``; the accuracy on held-out data."""
+    """Train for ``max_epochs`` or ``max_steps`` and return the accuracy on held-out data."""
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, **length,
@@ -266,7 +273,7 @@ def train_student(
     unlabelled_batch_size: int | None = None,
     **length: int,
 ) -> dict[str, float]:
-    """Label the public queries (once: the ledger keeps them), train a student on them, test it on held-out data."""
+    """Label the public queries (once; the ledger keeps them), train a student on them, test it on held-out data."""
     done = folder / "students" / f"{name}.json"
     data = PrivateLabelDataModule(
         ensemble,
@@ -279,7 +286,7 @@ def train_student(
     try:
         return json.loads(done.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
-        pass  # not there, or damaged: a student costs nothing to train again
+        pass  # missing or damaged: retraining a student costs no privacy
     torch.manual_seed(0)
     result = {
         "student_accuracy": fit_and_test(build(), data, **length),
@@ -303,7 +310,7 @@ TITLES = {
 def label_and_teach(
     folder: Path, settings: Settings, task: Task, private: list[Path], plain: list[Path]
 ) -> dict[str, Any]:
-    """Labels, their accuracy and cost, and a student, for every strategy."""
+    """For every strategy its labels, their accuracy and cost, and a student."""
     ensembles = build_ensembles(folder, settings, private, plain)
     counts = {
         "private": ensembles["darrm-optimal"].sensitive_counts(task.public_images),
@@ -341,34 +348,34 @@ def label_and_teach(
 
 
 def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:
-    """What a reader of the table should know, with the numbers of this run."""
+    """Notes for the reader of the table, with the numbers of this run."""
     optimal, free = ensembles["darrm-optimal"], ensembles["noise-free"]
     redrawn = dt.as_if_redrawn(optimal.noise.target, settings.queries, slack=settings.delta)
-    touched = settings.teachers if settings.contiguous else settings.overlap
-    outright = dt.total_privacy(
+    affected = settings.teachers if settings.contiguous else settings.overlap
+    published = dt.total_privacy(
         teachers=free.profiles,
-        overlap=touched,
+        overlap=affected,
         mechanism=free.mechanism,
         labels=settings.queries,
         delta=settings.total_delta,
     )
     return [
-        f"Noise is chosen for {optimal.noise.target} of one label; the column says what is proven of it in the end, by "
-        "whichever argument proves most.",
-        f"DaRRM rows and the noise-free one assume that a record touches r = {settings.assumed_overlap} of the "
-        f"{settings.teachers} teachers. GNMax protects only the votes of teachers without privacy and takes the true "
-        f"r = {touched} of these shards.",
-        f"As if the teachers were re-drawn for every label, as the paper composes, {settings.queries} optimal labels "
-        f"would be {redrawn}: no guarantee here, where all labels come from the same ones.",
-        f"For these shards themselves (r = {touched}) all labels of a noise-free majority are "
-        f"{outright.guarantee}, however many are asked. Add noise only where one label must cost less than that.",
+        f"Noise is chosen so that one label is {optimal.noise.target}; the column shows the best proven guarantee of "
+        "one label.",
+        f"DaRRM and the noise-free majority assume that a record is in the training data of r = "
+        f"{settings.assumed_overlap} of the {settings.teachers} teachers. GNMax protects only the votes of teachers "
+        f"without privacy, and uses the true r = {affected} of these shards.",
+        f"If the teachers were retrained for every label, as the paper's composition assumes, {settings.queries} "
+        f"optimal labels would be {redrawn}. That is not a guarantee here: all labels come from the same teachers.",
+        f"For the true r = {affected} of these shards, all labels of a noise-free majority together are "
+        f"{published.guarantee}, whatever their number. Add noise only where one label must cost less than that.",
     ]
 
 
 def describe_teachers(
     ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, task: Task
 ) -> dict[str, Any]:
-    """What the teachers promise and how well each does by itself (an evaluation that sees the votes)."""
+    """The teachers' guarantees and the accuracy of each one (an evaluation that sees the votes)."""
     readings = [profile.reading for profile in ensembles["darrm-optimal"].profiles]
     accuracy = {
         kind: (ensembles[name].sensitive_votes(task.public_images) == task.public_labels).float().mean(dim=1).tolist()

@@ -1,4 +1,4 @@
-"""What the end-to-end recipe shows: a table for 80 columns, results.json and a figure."""
+"""Output of the end-to-end recipe: a table of 80 columns, results.json and a figure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ def table(results: dict[str, Any]) -> str:
     asked = f"{settings['queries']} labels"
     lines = [
         "",
-        paragraph(
-            f"Teachers  {settings['teachers']} of them; each is ({format_bound(teachers['accountant_epsilon'])}, "
-            f"{settings['delta']:g})-DP as its accountant says, ({format_bound(teachers['epsilon'])}, "
-            f"{settings['delta']:g})-DP by its privacy loss distribution. Accuracy of a single one, lowest / median / "
-            "highest: private "
-            f"{spread(teachers['private_accuracy'])}, plain {spread(teachers['plain_accuracy'])}."
-        ),
+        describe_teachers(f"{settings['teachers']}; each is", settings["delta"], teachers),
         "",
         f"{'method':<23}{'one label':>14}{'label':>16}{asked:>15}{'student':>11}",
         f"{'':<23}{'epsilon':>14}{'accuracy':>16}{'epsilon':>15}{'accuracy':>11}",
@@ -46,9 +40,10 @@ def table(results: dict[str, Any]) -> str:
     lines.append("-" * (WIDTH - 1))
     label, total = results["methods"][0]["label"], results["methods"][0]["total"]
     notes = [
-        f"Epsilons in nats, add/remove one record; one label at delta = {format_bound(label['delta'], 3)}, all at "
-        f"{format_bound(total['delta'], 3)}. Label accuracy: mean and standard deviation over {DRAWS} draws of "
-        f"{settings['queries']} queries, an evaluation that sees the votes and is not released.",
+        f"Epsilon in nats; neighbours differ in one record, added or removed. Delta is "
+        f"{format_bound(label['delta'], 3)} for one label and {format_bound(total['delta'], 3)} for all. Label "
+        f"accuracy: mean and standard deviation over {DRAWS} draws of {settings['queries']} queries; this evaluation "
+        "sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
     ]
@@ -56,8 +51,18 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def describe_teachers(beginning: str, delta: float, teachers: dict[str, Any]) -> str:
+    """The guarantees and accuracies of the teachers."""
+    return paragraph(
+        f"Teachers  {beginning} ({format_bound(teachers['accountant_epsilon'])}, {delta:g})-DP according to its "
+        f"accountant and ({format_bound(teachers['epsilon'])}, {delta:g})-DP by its privacy loss distribution. "
+        f"Accuracy of a single teacher, lowest / median / highest: private {spread(teachers['private_accuracy'])}, "
+        f"plain {spread(teachers['plain_accuracy'])}."
+    )
+
+
 def describe_data(task: Task) -> str:
-    """What the run works on, and why."""
+    """The data of the run and where they come from."""
     return paragraph(
         f"Data      {task.source}, {task.classes}: {len(task.private_labels)} private records, "
         f"{len(task.public_labels)} public queries, {len(task.heldout_labels)} held out. {task.reason}."
@@ -65,23 +70,23 @@ def describe_data(task: Task) -> str:
 
 
 def paragraph(text: str, *, indent: int = 10) -> str:
-    """Text wrapped to the width, its later lines indented."""
+    """Text wrapped to the width, with its later lines indented."""
     return textwrap.fill(text, WIDTH - 1, subsequent_indent=" " * indent)
 
 
 def epsilon(guarantee: dict[str, Any]) -> str:
-    """Its epsilon, rounded up."""
+    """The epsilon of a guarantee, rounded up."""
     return "none" if guarantee["epsilon"] is None else format_bound(guarantee["epsilon"])
 
 
 def spread(values: list[float]) -> str:
-    """Smallest, median and largest."""
+    """Smallest, median and largest value."""
     ordered = sorted(values)
     return f"{ordered[0]:.2f} / {ordered[len(ordered) // 2]:.2f} / {ordered[-1]:.2f}"
 
 
 def write(folder: Path, results: dict[str, Any]) -> None:
-    """Leave results.json and figure.png in ``folder``."""
+    """Write results.json and figure.png to ``folder``."""
     write_whole(folder / "results.json", json.dumps(results, indent=1))
     figure(folder / "figure.png", results)
 
@@ -93,7 +98,7 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    # Okabe and Ito's colours, told apart by colour-blind readers; markers tell them apart in print.
+    # Okabe and Ito's colours, which colour-blind readers can distinguish; markers distinguish them in print.
     colours = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442"]
     markers = "osD^vPX*"
     methods = results["methods"]
@@ -103,7 +108,7 @@ def figure(file: Path, results: dict[str, Any]) -> None:
             left.plot(row["gamma"], color=colours[index], marker=markers[index], label=row["title"])
     left.set(
         xlabel="votes for class 1",
-        ylabel="gamma: Pr[the majority is told, not a coin]",
+        ylabel="gamma: Pr[the label is the majority]",
         ylim=(-0.03, 1.05),
         title="Noise functions",
     )
@@ -128,7 +133,7 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     right.set_yticks(list(heights), [row["title"] for row in methods])
     right.invert_yaxis()
     lowest = min(0.5, *(row[which] for row in methods for which in ("label_accuracy", "student_accuracy")))
-    right.set(xlim=(lowest, 1.0), xlabel="accuracy (a coin: 0.5)", title="At the same guarantee of one label")
+    right.set(xlim=(lowest, 1.0), xlabel="accuracy (guessing: 0.5)", title="At the same guarantee for one label")
     right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
     partial = file.with_suffix(".partial.png")
     figure.savefig(partial, dpi=130)

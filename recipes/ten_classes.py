@@ -1,4 +1,4 @@
-"""The steps of the recipe with ten classes, and what it shows."""
+"""The steps of the recipe with ten classes, and its output."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .models import PaperCNN
 students = importlib.import_module("recipes.04_students")
 
 CLASSES = 10
-ALLOWANCES = (1, 2, 3, 5)  # m: a label costs m times what a teacher does
-VOTE_EPSILONS = (0.25, 0.5, 1.0)  # of one label where coins alone protect
-LISTED = 1000  # histograms of votes that GNMax's label is calibrated on, at most: up to 23 teachers
+ALLOWANCES = (1, 2, 3, 5)  # m: a label costs m times a teacher
+VOTE_EPSILONS = (0.25, 0.5, 1.0)  # of one label that only the mechanism's own randomness protects
+LISTED = 1000  # calibrate GNMax on its label up to this many histograms of votes (23 teachers)
 NETWORK = functools.partial(PaperCNN, classes=CLASSES)
 
-# DP-SGD wants large batches and long steps of short gradients; plain training does not.
+# Plain training works best with small batches.
 PLAIN = dt.TrainingSettings(noise_multiplier=None, batch_size=64, epochs=15, learning_rate=0.05)
 
 PRIVATE_TITLES = {
@@ -53,7 +53,7 @@ PLAIN_TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(experiment.Settings):
-    """Those of the first recipe, and what is new: what coins may cost, and how long students learn."""
+    """The settings of the first recipe, the cost of a label by randomness alone, and the students' training steps."""
 
     vote_epsilon: float
     steps: int
@@ -65,7 +65,7 @@ class Settings(experiment.Settings):
 
 
 def private_mechanisms(settings: Settings, target: dt.PrivacyGuarantee) -> dict[str, dt.Mechanism]:
-    """What a label may be made with so that it keeps ``target``, though a record may touch every teacher."""
+    """Mechanisms whose label keeps ``target`` even if one record is in the training data of every teacher."""
     count = settings.teachers
     return {
         "randomized": dt.RandomizedPlurality(epsilon=target.epsilon, classes=CLASSES, teachers=count),
@@ -74,10 +74,10 @@ def private_mechanisms(settings: Settings, target: dt.PrivacyGuarantee) -> dict[
 
 
 def vote_mechanisms(settings: Settings, epsilon: float) -> dict[str, dt.Mechanism]:
-    """What protects one changed vote by its coins: delta is 0, but for GNMax.
+    """Mechanisms whose own randomness protects one changed vote; delta is 0 except for GNMax.
 
-    Its noise by what is released, the label, where there are few enough histograms of votes; by the noisy counts; and
-    by their Renyi divergence, as is usual.
+    GNMax is calibrated on the released label (where there are few enough histograms of votes), on the noisy counts, and
+    by their Renyi divergence, as usual.
     """
     count = settings.teachers
     target = dt.PrivacyGuarantee(epsilon=epsilon, delta=settings.delta)
@@ -97,7 +97,7 @@ def vote_mechanisms(settings: Settings, epsilon: float) -> dict[str, dt.Mechanis
 def label_and_teach(
     folder: Path, settings: Settings, task: Task, private: list[Path], plain: list[Path]
 ) -> dict[str, Any]:
-    """Labels, their accuracy and cost, and a student, for every strategy."""
+    """For every strategy its labels, their accuracy and cost, and a student."""
     models, bare = (experiment.load_models(files, NETWORK) for files in (private, plain))
 
     def ledger(name: str) -> dt.PrivacyLedger:
@@ -210,28 +210,28 @@ def label_and_teach(
 
 
 def measured(mechanisms: dict[str, dt.Mechanism], accuracy: Callable[[dt.Mechanism], float]) -> dict[str, Any]:
-    """The accuracy of each."""
+    """The accuracy of each mechanism."""
     return {"accuracy": {name: accuracy(mechanism) for name, mechanism in mechanisms.items()}}
 
 
 def label_accuracy(mechanism: dt.Mechanism, *, counts: Tensor, truth: Tensor) -> float:
-    """The mean chance that a label is right: exact for these votes, no label is drawn.
+    """The mean probability that a label is right: exact for these votes, no label is drawn.
 
-    An evaluation by someone who may see the votes: it is not released, and not charged.
+    This evaluation sees the votes; it is neither released nor charged.
     """
     law = mechanism.label_probabilities(counts)
     return float(law[torch.arange(len(truth)), truth].mean())
 
 
 def build_student() -> StudentModule:
-    """A small network that also learns from the images without a label."""
+    """A small network that also learns from unlabelled images."""
     return StudentModule(students.student_network(CLASSES), classes=CLASSES, consistency=VirtualAdversarialTraining())
 
 
 def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:
-    """What a reader of the tables should know, with the numbers of this run."""
+    """Notes for the reader of the tables, with the numbers of this run."""
     free, chosen = ensembles["noise-free"], ensembles["self-bounding"]
-    outright = dt.total_privacy(
+    published = dt.total_privacy(
         teachers=free.profiles,
         overlap=1,
         mechanism=free.mechanism,
@@ -244,11 +244,12 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         if chosen.total_privacy(labels=labels, delta=settings.total_delta).route.key == "self-bounding"
     ]
     return [
-        f"Labels of self-bounding noise add up. At m = {settings.allowance:g} that proves most for "
-        f"{f'{adding[-1]} label(s)' if adding else 'no number of labels'}; more reveal no more than all teachers do.",
-        f"For these shards themselves (r = 1) all labels of a noise-free plurality of the private teachers are "
-        f"{outright.guarantee}, however many are asked. Add noise only where one label must cost less than that, or "
-        "where a record may touch many teachers.",
+        f"The costs of labels with self-bounding noise add up. At m = {settings.allowance:g} this is the best bound "
+        f"for {f'up to {adding[-1]} label(s)' if adding else 'no number of labels'}; more labels cost no more than "
+        "publishing all teachers.",
+        f"For the true r = 1 of these shards, all labels of a noise-free plurality of the private teachers together "
+        f"are {published.guarantee}, whatever their number. Add noise only where one label must cost less than that, "
+        "or where a record may be in the training data of many teachers.",
     ]
 
 
@@ -275,21 +276,17 @@ def table(results: dict[str, Any]) -> str:
     free = next(row["label"] for row in results["methods"] if row["method"] == "noise-free")
     lines = [
         "",
-        report.paragraph(
-            f"Teachers  {settings['teachers']} of them on disjoint shards; each private one is "
-            f"({format_bound(teachers['accountant_epsilon'])}, {settings['delta']:g})-DP as its accountant says, "
-            f"({format_bound(teachers['epsilon'])}, {settings['delta']:g})-DP by its privacy loss distribution. "
-            f"Accuracy of a single one, lowest / median / highest: private "
-            f"{report.spread(teachers['private_accuracy'])}, plain {report.spread(teachers['plain_accuracy'])}."
+        report.describe_teachers(
+            f"{settings['teachers']} on disjoint shards; each private one is", settings["delta"], teachers
         ),
         *sweep(
-            "Accuracy of labels. Private teachers, a record may touch them all; one label costs:",
+            "Accuracy of labels. Private teachers, r = K; one label costs:",
             [f"m = {point['allowance']}: {report.epsilon(point['label'])}" for point in results["by_allowance"]],
             results["by_allowance"],
             PRIVATE_TITLES | {"noise-free": f"noise-free, costs {report.epsilon(free)}"},
         ),
         *sweep(
-            "Plain teachers, a record touches one, coins alone protect; one label costs:",
+            "Plain teachers, r = 1, only the mechanism's own randomness protects; one label costs:",
             [f"epsilon = {point['epsilon']:g}" for point in results["by_epsilon"]],
             results["by_epsilon"],
             PLAIN_TITLES | {"noise-free": "noise-free: no promise"},
@@ -314,10 +311,11 @@ def table(results: dict[str, Any]) -> str:
         for kind in ("private", "plain")
     )
     notes = [
-        f"Epsilons in nats, add/remove one record; r: how many teachers it may touch. One label at delta = "
-        f"{format_bound(private, 3)} with private teachers, {format_bound(plain, 3)} with plain ones; all labels at "
-        f"{format_bound(settings['total_delta'], 3)}. Accuracy of labels: their exact chance given the votes on "
-        "held-out images, an evaluation that sees the votes and is not released.",
+        "Epsilon in nats; neighbours differ in one record, added or removed; r: how many teachers' training data may "
+        f"hold that record. Delta is {format_bound(private, 3)} for one label of private teachers, "
+        f"{format_bound(plain, 3)} for one of plain teachers and {format_bound(settings['total_delta'], 3)} for all "
+        "labels. Label accuracy: the exact probability of the right label given the votes on held-out images; this "
+        "evaluation sees the votes and is not released.",
         *(f"[{'abcdefgh'[number]}] {rule}" for number, rule in enumerate(rules)),
         *results["notes"],
     ]
@@ -326,19 +324,19 @@ def table(results: dict[str, Any]) -> str:
 
 
 def write(folder: Path, results: dict[str, Any]) -> None:
-    """Leave results.json and figure.png in ``folder``."""
+    """Write results.json and figure.png to ``folder``."""
     experiment.write_whole(folder / "results.json", json.dumps(results, indent=1))
     figure(folder / "figure.png", results)
 
 
 def figure(file: Path, results: dict[str, Any]) -> None:
-    """Accuracy of labels by their cost: with private teachers on the left, by coins alone on the right."""
+    """Accuracy of labels by their cost: private teachers on the left, the mechanism's own randomness on the right."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    # Okabe and Ito's colours, told apart by colour-blind readers; markers tell them apart in print.
+    # Okabe and Ito's colours, which colour-blind readers can distinguish; markers distinguish them in print.
     colours, markers = ["#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"], "os^DvP"
     canvas, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained", sharey=True)
     sides = (
@@ -355,8 +353,8 @@ def figure(file: Path, results: dict[str, Any]) -> None:
             axis.plot(across, heights, color=colour, marker=marker, label=titles[name])
         axis.set(xlabel=words, xticks=across, ylim=(0, 1))
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
-    axes[0].set(ylabel="accuracy of labels (guessing: 0.1)", title="Private teachers, a record may touch them all")
-    axes[1].set(title="Plain teachers, a record touches one")
+    axes[0].set(ylabel="accuracy of labels (guessing: 0.1)", title="Private teachers, r = K")
+    axes[1].set(title="Plain teachers, r = 1")
     partial = file.with_suffix(".partial.png")
     canvas.savefig(partial, dpi=130)
     plt.close(canvas)

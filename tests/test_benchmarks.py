@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 import json
 import math
@@ -43,7 +45,7 @@ def test_a_mistyped_case_is_named() -> None:
 def test_runner_writes_everything_and_fails_on_a_regression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    records = [{"case": f"K={k}", "teachers": k, "seconds": k / 8, "looks_of_the_oracle": 2.0} for k in (3, 5)]
+    records = [{"case": f"K={k}", "teachers": k, "seconds": k / 8, "oracle_calls": 2.0} for k in (3, 5)]
     monkeypatch.setattr("benchmarks.__main__.run", lambda name, sizes: records)
     impossible = config.Bound(benchmark="certificate", case="K=3", ratio="seconds", at_most=0)
     for bounds, status in (((), 0), ((impossible,), 1)):
@@ -66,6 +68,14 @@ def test_a_benchmark_measures() -> None:
     assert (all_of_them["case"], all_of_them["compositions"]) == ("K=3, r=3", 10)
     assert (two["case"], two["compositions"]) == ("K=3, r=2", 12)
     assert all_of_them["seconds"] > 0
+
+
+@pytest.mark.parametrize("name", config.FULL)
+def test_every_benchmark_can_be_imported_and_takes_its_sizes(name: str) -> None:
+    measure = importlib.import_module(f"benchmarks.{name}").measure
+    for sizes in (config.FULL, config.SMALL):
+        if name in sizes:
+            inspect.signature(measure).bind(**sizes[name])
 
 
 def test_bounds_are_on_what_is_measured() -> None:

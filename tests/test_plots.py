@@ -73,9 +73,9 @@ def test_profile_of_a_label_lies_below_that_of_all_teachers() -> None:
     axes = plot_label_profile(noise, TEACHER, points=9)
     rendered(axes)
     lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
-    assert set(lines) == {"one label", "one teacher", "5 teachers, outright", "target of one label"}
-    one, outright = np.nan_to_num(lines["one label"]), np.nan_to_num(lines["5 teachers, outright"])
-    assert np.all(one <= outright + 1e-9)
+    assert set(lines) == {"one label", "one teacher", "publishing 5 teachers", "target of one label"}
+    one, published = np.nan_to_num(lines["one label"]), np.nan_to_num(lines["publishing 5 teachers"])
+    assert np.all(one <= published + 1e-9)
     assert lines["one label"][0] == dt.label_profile(noise.gamma, teachers=5, teacher=TEACHER)(0.0)
     with pytest.raises(InvalidArgument, match="teacher"):
         plot_label_profile(noise, dt.PrivacyProfile.non_private())
@@ -100,7 +100,7 @@ def test_plurality_is_drawn_with_its_proof() -> None:
     prior = dt.PluralityVotes(accuracy=0.5)
     axes = plot_plurality(table, prior=prior, label="m = 2")
     rendered(axes)
-    assert "each costs m = 2 teachers, a record touches 4 of 4" in axes.get_title()
+    assert "each costs m = 2 teachers, overlap 4 of 4" in axes.get_title()
     assert f"margin {table.certificate.margin:.1e}" in axes.get_title()
     (line,) = axes.get_lines()
     chances: dict[int, list[float]] = {}
@@ -120,8 +120,8 @@ def test_plurality_is_drawn_with_its_proof() -> None:
         "PermuteAndFlip",
         "band: worst to best votes with that lead",
     ]
-    assert axes.get_title() == "How often the plurality is told"
-    for mechanism, words in ((dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=0.5), "By coins alone"),
+    assert axes.get_title() == "Probability of reporting the plurality"
+    for mechanism, words in ((dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=0.5), "By its own randomness"),
                              (dt.NoiseFreeMajority(teachers=3, classes=3), "only through the teachers")):  # fmt: skip
         assert words in plot_plurality(mechanism).get_title()
     with pytest.raises(InvalidArgument, match="classes"):
@@ -134,7 +134,7 @@ def test_profile_of_a_label_of_many_classes() -> None:
     axes = plot_label_profile(table, profile, points=9)
     rendered(axes)
     lines = {line.get_label(): line for line in axes.get_lines()}
-    assert set(lines) == {"one label", "one teacher", "5 teachers, outright"}
+    assert set(lines) == {"one label", "one teacher", "publishing 5 teachers"}
     drawn = lines["one label"].get_xydata()
     drawn = drawn[~np.isnan(drawn[:, 0])]
     assert len(drawn) > 2

@@ -1,4 +1,4 @@
-"""Noise functions: how often the majority is told at each count of votes, and the classical choices.
+"""Noise functions: the probability of reporting the majority at each number of votes, and the classical choices.
 
 h(l) = sign(2 l - K) gamma(l),      Pr[label 1 | l votes for 1] = (1 + h(l)) / 2
 """
@@ -29,18 +29,18 @@ __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseFunction:
-    """How often the majority of K teachers is told; otherwise a fair coin is.
+    """The probability gamma(l) of reporting the majority of K teachers at l votes for 1; otherwise a fair coin decides.
 
     Attributes:
         gamma: float64 ``(K + 1,)``, read-only, symmetric, multiples of 2^-53 in [0, 1] (rounded down on construction),
             so that every label probability is a multiple of 2^-54. At a tie the label is always a fair coin.
-        certificate: what has been proven about exactly this gamma, or None: nothing.
+        certificate: the proof for exactly this gamma; None if nothing has been proven.
 
     Raises:
-        InvalidArgument: a gamma that is none.
-        PrivacyViolation: a certificate that was issued for another gamma.
+        InvalidArgument: not such a gamma.
+        PrivacyViolation: the certificate was issued for another gamma.
 
-    To keep one, write :meth:`to_json` to a file; :meth:`from_json` proves its certificate again.
+    Write :meth:`to_json` to a file to store a noise function; :meth:`from_json` proves its certificate again.
 
     >>> NoiseFunction(gamma=[1, 0.5, 0.5, 1]).label_probability([0, 1, 2, 3]).tolist()
     [0.0, 0.25, 0.75, 1.0]
@@ -66,7 +66,7 @@ class NoiseFunction:
 
     @property
     def target(self) -> PrivacyGuarantee | None:
-        """What one label is proven to keep; None without a :class:`Certificate`."""
+        """The proven guarantee of one label; None without a :class:`Certificate`."""
         return self.certificate.target if isinstance(self.certificate, Certificate) else None
 
     def __eq__(self, other: object) -> bool:
@@ -89,15 +89,18 @@ class NoiseFunction:
         return np.asarray(label_law(self.gamma)[votes])
 
     def error(self, vote_probabilities: npt.ArrayLike) -> Any:
-        """How far the label's law is from the noise-free majority's, ``|Pr[label 1] - Pr[majority 1]|``, exact.
+        """The distance of the label's law from the noise-free majority's, ``|Pr[label 1] - Pr[majority 1]|``, exact.
 
-        The paper's error ``E(DaRRM) = |1/2 sum_{l > K/2} (alpha_l - alpha_{K-l}) (1 - gamma(l))|``.
+        This is the paper's error ``E(DaRRM) = |1/2 sum_{l > K/2} (alpha_l - alpha_{K-l}) (1 - gamma(l))|``.
 
         Args:
-            vote_probabilities: ``(..., K)``, each teacher's chance of voting 1.
+            vote_probabilities: ``(..., K)``, each teacher's probability of voting 1.
 
         Returns:
             ``(...)`` float64.
+
+        Raises:
+            InvalidArgument: another shape, or numbers outside [0, 1].
         """
         chances = np.asarray(vote_probabilities, dtype=np.float64)
         if chances.ndim < 1 or chances.shape[-1] != self.teachers or not np.all((chances >= 0) & (chances <= 1)):
@@ -112,8 +115,11 @@ class NoiseFunction:
     def expected_error(self, prior: Prior, *, samples: int = 100_000, seed: int = 0) -> tuple[float, float]:
         """The error averaged over a prior, and its standard error.
 
-        Exact (standard error 0) where the sign of the error is known: a shared probability, or independent ones on one
-        side of 1/2. Else the mean over ``samples`` seeded draws.
+        The average is exact (standard error 0) where the sign of the error is known: for a shared probability, or for
+        independent ones on one side of 1/2. Otherwise it is the mean over ``samples`` seeded draws.
+
+        Raises:
+            InvalidArgument: not a prior for two classes, or fewer than 2 samples where it has to draw.
         """
         weights = check_prior(prior).lead_weights(self.teachers)
         if weights is not None:
@@ -126,21 +132,21 @@ class NoiseFunction:
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(samples))
 
     def to_json(self) -> str:
-        """As text that :meth:`from_json` reads back bit for bit."""
+        """The noise function as text; :meth:`from_json` restores it bit for bit."""
         return json.dumps({"gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
 
     @classmethod
     def from_json(cls, text: str) -> NoiseFunction:
-        """Reads :meth:`to_json`. A certificate is not believed but proven again.
+        """The noise function that :meth:`to_json` wrote. Its certificate is proven again, never trusted.
 
         Raises:
-            InvalidArgument: text that is no noise function.
-            PrivacyViolation: a certificate that this gamma does not deserve.
+            InvalidArgument: text that is not a noise function.
+            PrivacyViolation: the stated certificate does not hold for this gamma.
         """
         try:
             plain = json.loads(text)
             noise, claim = cls(gamma=plain["gamma"]), plain["certificate"]
-            return noise if claim is None else replace(noise, certificate=_CHECKS[claim["kind"]](noise.gamma, claim))
+            return noise if claim is None else replace(noise, certificate=_recertified(noise.gamma, claim))
         except DarrmError:
             raise
         except (ValueError, TypeError, KeyError):
@@ -148,7 +154,7 @@ class NoiseFunction:
 
 
 def _to_plain(certificate: Certificate | SelfBoundingCertificate | None) -> dict[str, Any] | None:
-    """What it takes to prove a certificate again."""
+    """The fields that are needed to prove a certificate again."""
     if certificate is None:
         return None
     common = {"overlap": certificate.overlap, "optimality_gap": certificate.optimality_gap}
@@ -163,40 +169,37 @@ def _to_plain(certificate: Certificate | SelfBoundingCertificate | None) -> dict
     }
 
 
-def _recertify_label(gamma: FloatArray, claim: dict[str, Any]) -> Certificate:
-    first, *more = (PrivacyGuarantee(epsilon=epsilon, delta=delta) for epsilon, delta in claim["teacher"])
-    epsilon, delta = claim["target"]
-    certificate = certify_region(
-        gamma,
-        region=Region(guarantees=(first, *more)),
-        overlap=check_overlap(claim["overlap"], len(gamma) - 1),
-        target=check_target(PrivacyGuarantee(epsilon=epsilon, delta=delta)),
-        rigorous=claim["rigorous"],
-    )
-    return replace(certificate, optimality_gap=claim["optimality_gap"])
-
-
-def _recertify_self_bounding(gamma: FloatArray, claim: dict[str, Any]) -> SelfBoundingCertificate:
+def _recertified(gamma: FloatArray, claim: dict[str, Any]) -> Certificate | SelfBoundingCertificate:
+    """The certificate that :func:`_to_plain` described, proven for ``gamma``."""
     overlap = check_overlap(claim["overlap"], len(gamma) - 1)
-    certificate = certify_self_bounding(gamma, overlap=overlap, allowance=check_number("allowance", claim["allowance"]))
-    if certificate is None:
-        raise PrivacyViolation(f"gamma is not {claim['allowance']}-self-bounding for overlap {overlap}")
+    certificate: Certificate | SelfBoundingCertificate | None
+    if claim["kind"] == "self-bounding":
+        allowance = check_number("allowance", claim["allowance"])
+        certificate = certify_self_bounding(gamma, overlap=overlap, allowance=allowance)
+        if certificate is None:
+            raise PrivacyViolation(f"gamma is not {allowance}-self-bounding for overlap {overlap}")
+    elif claim["kind"] == "label":
+        first, *more = (PrivacyGuarantee(epsilon=epsilon, delta=delta) for epsilon, delta in claim["teacher"])
+        epsilon, delta = claim["target"]
+        certificate = certify_region(
+            gamma,
+            region=Region(guarantees=(first, *more)),
+            overlap=overlap,
+            target=check_target(PrivacyGuarantee(epsilon=epsilon, delta=delta)),
+            rigorous=claim["rigorous"],
+        )
+    else:
+        raise ValueError(claim["kind"])
     return replace(certificate, optimality_gap=claim["optimality_gap"])
-
-
-_CHECKS: dict[str, Callable[[FloatArray, dict[str, Any]], Certificate | SelfBoundingCertificate]] = {
-    "label": _recertify_label,
-    "self-bounding": _recertify_self_bounding,
-}
 
 
 def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     """gamma_Sub: the majority of ``allowance`` teachers drawn without replacement (the paper's Lemma 3.1).
 
-    With an even allowance a tie in the sample is a fair coin, which makes it the majority of one teacher less. It is
-    m-self-bounding for m = (allowance + 1) // 2, exactly, also after rounding to multiples of 2^-53.
+    With an even allowance a fair coin breaks a tie in the sample, which gives the majority of one teacher fewer. The
+    noise function is m-self-bounding for m = (allowance + 1) // 2, exactly, also after rounding to multiples of 2^-53.
 
-    It comes without a certificate; :func:`darrm_torch.strongest_mechanism` makes the same with one.
+    It has no certificate; :func:`darrm_torch.strongest_mechanism` builds the same one with a certificate.
 
     Raises:
         InvalidArgument: an allowance that is not an integer in [1, K].
@@ -212,7 +215,7 @@ def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     sample = check_integer("allowance", allowance, low=1, high=count)
 
     def minority(majority: int) -> Fraction:
-        # Samples with a majority of ones less those with a majority of zeros: the sampled tie cancels.
+        # Samples with a majority of ones, minus those with a majority of zeros; sampled ties cancel.
         rest, lead = count - majority, 0
         first = max(0, sample - rest)
         ways = math.comb(majority, first) * math.comb(rest, sample - first)
@@ -227,7 +230,7 @@ def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
 def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     """gamma_DSub: the majority of ``2 allowance - 1`` teachers (the paper's Theorem 4.1), or of all.
 
-    It is ``allowance``-self-bounding: the same guarantee as subsampling ``allowance`` teachers, at twice the sample.
+    It is ``allowance``-self-bounding: the guarantee of subsampling ``allowance`` teachers, with twice the sample.
 
     Raises:
         InvalidArgument: an allowance that is not an integer in [1, K].
@@ -249,13 +252,13 @@ def constant_noise(
 ) -> NoiseFunction:
     """gamma_const: randomized response on the majority (the paper's Lemma A.1).
 
-    It comes without a certificate; :func:`certify` issues one, as below.
+    It has no certificate; :func:`certify` issues one, as below.
 
     Args:
         teachers: K.
         teacher: what each teacher promises: a guarantee, or a sequence with one for each of the K teachers, which
             stands for the weakest. The formula is for one point (eps, Delta).
-        target: what one label should keep.
+        target: the guarantee that one label should keep.
         composed: the guarantee of the noise-free majority, (tau eps, lambda); None composes K teachers simply,
             (K eps, K Delta).
 
@@ -279,8 +282,8 @@ def constant_noise(
         composed = PrivacyGuarantee(epsilon=count * points[0].epsilon, delta=min(1.0, count * points[0].delta))
     check_guarantee("composed", composed, expected="a PrivacyGuarantee or None")
     label, lost = check_target(target), composed.delta
-    # The largest q - e^E q' over the region of the majority, divided by e^E throughout: at its tilted corner, or at
-    # (lambda, 0) when the majority is more private than the target.
+    # The largest q - e^E q' over the region of the majority, divided by e^E throughout. It is at the tilted corner, or
+    # at (lambda, 0) when the majority is more private than the target.
     shrink, odds = math.exp(-label.epsilon), math.exp(-composed.epsilon)
     tilted = (shrink * (1 + odds * lost) - odds * (1 - lost)) / (1 + odds)
     worst = max(tilted, shrink * lost)
@@ -296,15 +299,16 @@ def self_bounding_noise(
     allowance: float,
     overlap: int | None = None,
 ) -> NoiseFunction:
-    """The best noise function whose labels add up: Q of them are (Q m eps, Q m Delta)-DP, m = ``allowance``.
+    """The best noise function whose costs add up: Q labels are (Q m eps, Q m Delta)-DP with m = ``allowance``.
 
-    It needs no epsilon: the guarantee holds at every (eps, Delta) that the teachers keep (theory, section 9), for any
-    number of labels from the same trained teachers. Its certificate is a :class:`SelfBoundingCertificate`.
+    Formal guarantee: that of its :class:`SelfBoundingCertificate`. It holds at every (eps, Delta) that the teachers
+    keep, for any number of labels from the same trained teachers (theory, section 9). One noise function is the best at
+    every count of votes, so under every prior.
 
     Args:
         teachers: K >= 1, odd or even.
         allowance: m > 0, real. At 1 this is subsampling one teacher; from (K + 1) / 2 on the majority needs no noise.
-        overlap: r, how many teachers one record can touch; None for all.
+        overlap: r, the largest number of teachers whose training data one record is in; None for all.
 
     Raises:
         InvalidArgument: bad input.
@@ -314,9 +318,9 @@ def self_bounding_noise(
     """
     count = check_integer("teachers", teachers, low=1)
     m = check_number("allowance", allowance, low=0.0, low_open=True, high=math.inf, high_open=True)
-    touched = check_overlap(overlap, count)
-    gamma = _least_noise(count, Fraction(m), touched, lambda _: Fraction(0))
-    certificate = certify_self_bounding(gamma, overlap=touched, allowance=m)
+    affected = check_overlap(overlap, count)
+    gamma = _least_noise(count, Fraction(m), affected, lambda _: Fraction(0))
+    certificate = certify_self_bounding(gamma, overlap=affected, allowance=m)
     assert certificate is not None
     return NoiseFunction(gamma=gamma, certificate=replace(certificate, optimality_gap=0.0))
 
@@ -328,9 +332,9 @@ def _least_noise(teachers: int, allowance: Fraction, overlap: int, at_least: Cal
 
         u(l) >= a_{K-l+1} u(l-1)    and    1 - u(l-1) >= a_l (1 - u(l)),
 
-    beginning with u = 1/2 at a tie, or with u(h) >= a_h (1 - u(h)) at h = (K + 1) / 2. Each bounds u(l) from below by
-    a function that does not fall with u(l-1): so the least u at each step is the least everywhere. In whole units of
-    2^-54, rounded up, the conditions hold exactly.
+    starting from u = 1/2 at a tie, or from u(h) >= a_h (1 - u(h)) at h = (K + 1) / 2. Each condition bounds u(l) from
+    below by a nondecreasing function of u(l-1), so the smallest u at each step is the smallest everywhere. The values
+    are whole units of 2^-54, rounded up, so the conditions hold exactly.
     """
     unit, gamma = 2 * GRID, np.zeros(teachers + 1)
     minority = unit // 2

@@ -1,4 +1,4 @@
-"""Noise functions as arrays: checked, rounded to the grid on which labels are drawn, and named by a digest."""
+"""Noise functions as arrays on the grid from which labels are drawn exactly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRID = 2**53
 
 
 def on_grid(gamma: npt.ArrayLike, teachers: int | None = None) -> FloatArray:
-    """A noise function, checked, rounded down to multiples of 2^-53, read-only: float64 ``(K + 1,)``.
+    """Checks a noise function and rounds it down to multiples of 2^-53: float64 ``(K + 1,)``, read-only.
 
     Raises:
         InvalidArgument: not ``K + 1`` numbers in [0, 1] (K >= 1), or not ``gamma(l) == gamma(K - l)``.
@@ -39,7 +39,7 @@ def on_grid(gamma: npt.ArrayLike, teachers: int | None = None) -> FloatArray:
 
 
 def gamma_digest(gamma: FloatArray) -> str:
-    """A name for a noise function on the grid: SHA-256 of its values."""
+    """Identifies a noise function on the grid: SHA-256 of its values."""
     return hashlib.sha256(gamma.astype("<f8").tobytes()).hexdigest()
 
 

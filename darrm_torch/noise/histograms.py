@@ -20,15 +20,15 @@ __all__ = ["Standings", "standings", "votes_within"]
 
 @dataclass(frozen=True, eq=False)
 class Standings:
-    """All standings of a class among ``classes`` with ``votes`` votes in all; N of them. See :func:`standings`.
+    """All N standings of a class among ``classes`` classes that share ``votes`` votes; see :func:`standings`.
 
     Attributes:
         others: N partitions: the votes of the other classes, descending, without zeros.
         own: (N,), the class's own votes.
         histogram: (N,), the number of the sorted histogram that the standing belongs to.
         ties: (N,), how many classes of that histogram have this standing.
-        moves: for each standing, groups of voters who can change it by one vote: how many they are, and what the
-            class's standing can become when one of them votes otherwise.
+        moves: for each standing, groups of voters that can change it by one vote. A group is its size, and the
+            standings that the class can have after one of them changes its vote.
     """
 
     votes: int
@@ -41,12 +41,12 @@ class Standings:
 
     @property
     def histograms(self) -> int:
-        """How many sorted histograms there are."""
+        """The number of sorted histograms."""
         return int(self.histogram.max()) + 1
 
     @functools.cached_property
     def lookup(self) -> IntArray:
-        """(histograms, votes + 1): the number of the standing with z own votes in a histogram, -1 if there is none."""
+        """(histograms, votes + 1): the number of the standing with z own votes in a histogram, or -1."""
         table = np.full((self.histograms, self.votes + 1), -1)
         table[self.histogram, self.own] = np.arange(len(self.own))
         return table
@@ -60,14 +60,14 @@ class Standings:
         return rows
 
     def per_standing(self, law: FloatArray) -> FloatArray:
-        """(N,): of a law (histograms, classes) of the label given each row of :attr:`counts`, the chance of each."""
-        chance = np.zeros(len(self.own))
-        chance[self.lookup[np.arange(self.histograms)[:, None], self.counts]] = law
-        return chance
+        """(N,): each standing's probability under a law (histograms, classes) of the label given :attr:`counts`."""
+        chances = np.zeros(len(self.own))
+        chances[self.lookup[np.arange(self.histograms)[:, None], self.counts]] = law
+        return chances
 
     @functools.cached_property
     def neighbours(self) -> tuple[IntArray, IntArray]:
-        """All changes of one vote, up to the names of the classes: (M, classes) standings before, and after."""
+        """All changes of one vote up to the names of the classes: the standings before and after, (M, classes) each."""
         here, moved = [], []
         for row in self.counts:
             levels, first = np.unique(row, return_index=True)
@@ -82,7 +82,7 @@ class Standings:
 
     @functools.cached_property
     def joined(self) -> IntArray:
-        """(N, votes + 1): the number of the standing whose others are these and one more class with t votes, or -1."""
+        """(N, votes + 1): the number of the standing whose others gain one class with t votes, or -1."""
         number = {part: index for index, part in enumerate(self.others)}
         return np.array(
             [[number.get(_changed(part, add=more), -1) for more in range(self.votes + 1)] for part in self.others]
@@ -90,7 +90,7 @@ class Standings:
 
     @functools.cached_property
     def _names(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], IntArray]:
-        """Random numbers for each count, whose sums over classes (mod 2**64) name the histograms, without sorting."""
+        """Random numbers for each count; their sums over classes (mod 2**64) identify histograms without sorting."""
         numbers = np.random.default_rng(0).integers(0, 2**64, size=self.votes + 1, dtype=np.uint64)
         names = np.zeros(self.histograms, dtype=np.uint64)
         for others, own, histogram in zip(self.others, self.own, self.histogram, strict=True):
@@ -98,11 +98,11 @@ class Standings:
             names[histogram] = numbers[[own, *others, *[0] * zeros]].sum()
         order = np.argsort(names)
         if np.any(np.diff(names[order]) == 0):
-            raise AssertionError("two histograms have one name")
+            raise AssertionError("two histograms share an identifier")
         return numbers, names[order], order
 
     def find(self, counts: IntArray) -> IntArray:
-        """The number of the histogram of each row of ``counts`` (B, classes), rows that sum to ``votes``: (B,)."""
+        """(B,): the number of the histogram of each row of ``counts`` (B, classes); each row sums to ``votes``."""
         numbers, names, order = self._names
         return np.asarray(order[np.searchsorted(names, numbers[counts].sum(axis=1))])
 
@@ -113,29 +113,22 @@ def standings(votes: int, classes: int) -> Standings:
     others = tuple(part for total in range(votes + 1) for part in _partitions(total, classes - 1))
     number = {part: index for index, part in enumerate(others)}
     own = np.array([votes - sum(part) for part in others])
-    found: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     histogram, ties, moves = [], [], []
     for part, mine in zip(others, own.tolist(), strict=True):
         zeros = classes - 1 - len(part)
-        histogram.append(found.setdefault(_changed(part, add=mine), len(found)))
+        histogram.append(numbers.setdefault(_changed(part, add=mine), len(numbers)))
         ties.append(1 + (part.count(mine) if mine else zeros))
         receivers = sorted(set(part)) + [0] * (zeros > 0)
         groups = []
-        if mine:  # a voter of this class turns to another
+        if mine:  # a voter of this class changes to another class
             groups.append((mine, tuple(number[_changed(part, drop=to, add=to + 1)] for to in receivers)))
-        for votes_there in sorted(set(part)):  # a voter of another class turns to this one, or to a third
+        for votes_there in sorted(set(part)):  # a voter of another class changes to this one, or to a third
             left = _changed(part, drop=votes_there, add=votes_there - 1)
             rest = _changed(part, drop=votes_there)
             third = sorted(set(rest)) + [0] * (zeros > 0)
-            groups.append(
-                (
-                    votes_there * part.count(votes_there),
-                    (
-                        number[left],
-                        *(number[_changed(_changed(rest, drop=to, add=to + 1), add=votes_there - 1)] for to in third),
-                    ),
-                )
-            )
+            moved = [number[_changed(_changed(rest, drop=to, add=to + 1), add=votes_there - 1)] for to in third]
+            groups.append((votes_there * part.count(votes_there), (number[left], *moved)))
         moves.append(tuple(groups))
     return Standings(
         votes=votes,
@@ -149,7 +142,7 @@ def standings(votes: int, classes: int) -> Standings:
 
 
 def _partitions(total: int, parts: int, largest: int | None = None) -> Iterator[tuple[int, ...]]:
-    """``total`` as a sum of at most ``parts`` positive numbers, descending, none above ``largest``."""
+    """The ways to write ``total`` as at most ``parts`` positive numbers, descending, none above ``largest``."""
     if total == 0:
         yield ()
     elif parts:
@@ -159,7 +152,7 @@ def _partitions(total: int, parts: int, largest: int | None = None) -> Iterator[
 
 
 def _changed(part: tuple[int, ...], *, drop: int = 0, add: int = 0) -> tuple[int, ...]:
-    """The partition without one class of ``drop`` votes and with one of ``add`` votes; zeros are not written."""
+    """The partition without one class of ``drop`` votes and with one of ``add`` votes; zeros are left out."""
     result = list(part)
     if drop:
         result.remove(drop)
@@ -169,13 +162,18 @@ def _changed(part: tuple[int, ...], *, drop: int = 0, add: int = 0) -> tuple[int
 
 
 def votes_within(limit: int, *, votes: int, classes: int) -> int:
-    """The most votes, at most ``votes``, whose sorted histograms over ``classes`` are no more than ``limit``.
+    """The largest number of votes, at most ``votes``, that has no more than ``limit`` sorted histograms.
+
+    Args:
+        limit: the largest number of histograms.
+        votes: the largest number of votes.
+        classes: how many classes share the votes.
 
     >>> votes_within(250, votes=51, classes=10)
     16
     """
-    # Sorted histograms of s votes are partitions of s into parts of at most C (turn the diagram round).
-    votes = min(votes, 2 * limit)  # of which there are limit + 1 or more
+    # Sorted histograms of s votes over C classes are as many as partitions of s into parts of at most C (conjugation).
+    votes = min(votes, 2 * limit)  # 2 * limit votes have more than limit histograms
     ways = np.zeros(votes + 1, dtype=object)
     ways[0] = 1
     for part in range(1, min(classes, votes) + 1):

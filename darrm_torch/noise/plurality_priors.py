@@ -22,15 +22,16 @@ __all__ = ["VAGUE_VOTES", "PluralityPrior", "PluralityVotes", "check_plurality_p
 
 @dataclass(frozen=True, kw_only=True)
 class PluralityVotes:
-    """A teacher is right with chance ``accuracy``; the wrong classes share the rest alike.
+    """A teacher votes for the true class with probability ``accuracy``; the wrong classes share the rest equally.
 
-    The chances themselves vary from item to item, together for all teachers: Dirichlet, with these means and this
-    concentration, so that the votes are Dirichlet-multinomial. It says where a table should be good, and never affects
-    privacy; take it from public knowledge, not from votes on secret data.
+    These probabilities vary from item to item, in the same way for all teachers. They follow a Dirichlet distribution
+    with these means and this concentration, so the votes are Dirichlet-multinomial. The prior decides where a table has
+    little noise and never affects privacy. Take it from public knowledge, not from votes on secret data.
 
     Args:
-        accuracy: in (0, 1), and at least one in the number of classes.
-        concentration: > 0; small: hard items fool all teachers at once; infinite: teachers err independently.
+        accuracy: in (0, 1), and at least 1 / C for C classes.
+        concentration: > 0. When it is small, all teachers err on the same hard items; when it is infinite, teachers err
+            independently.
 
     Raises:
         InvalidArgument: a number out of range.
@@ -46,26 +47,24 @@ class PluralityVotes:
         object.__setattr__(self, "concentration", concentration)
 
     def weights(self, space: Standings) -> FloatArray:
-        """Pr[this is the standing of the true class], for each standing; they sum to 1.
+        """The probability that each standing is that of the true class: (N,), they sum to 1.
 
         Raises:
-            InvalidArgument: an accuracy below that of guessing.
+            InvalidArgument: an accuracy below 1 / C.
         """
         classes = space.classes
         if self.accuracy * classes < 1:
             raise InvalidArgument(
-                "accuracy", f"at least 1/{classes}: with {classes} classes, guessing is that good", self.accuracy
+                "accuracy", f"at least 1/{classes}, the accuracy of guessing among {classes} classes", self.accuracy
             )
-        wrong = (1 - self.accuracy) / (classes - 1)
         counts = np.zeros((len(space.own), classes))  # the true class first
         counts[:, 0] = space.own
         for row, others in zip(counts, space.others, strict=True):
             row[1 : 1 + len(others)] = others
         log = special.gammaln(classes) + special.gammaln(space.votes + 1) - special.gammaln(counts + 1).sum(axis=1)
-        for votes in range(space.votes + 1):  # in how many ways the others' votes can be given to them
+        for votes in range(space.votes + 1):  # in how many ways the other classes can have these votes
             log -= special.gammaln((counts[:, 1:] == votes).sum(axis=1) + 1)
-        means = np.full(classes, wrong)
-        means[0] = self.accuracy
+        means = self._means(classes)
         if math.isinf(self.concentration):
             log += counts @ np.log(means)
         else:
@@ -76,15 +75,18 @@ class PluralityVotes:
 
     def sample(self, *, votes: int, classes: int, count: int, rng: np.random.Generator) -> IntArray:
         """``(count, classes)`` histograms of ``votes`` votes, the true class first."""
-        means = np.full(classes, (1 - self.accuracy) / (classes - 1))
-        means[0] = self.accuracy
+        means = self._means(classes)
         if math.isfinite(self.concentration):
             means = rng.dirichlet(self.concentration * means, size=count)
         return rng.multinomial(votes, means, size=count)
 
+    def _means(self, classes: int) -> FloatArray:
+        """The mean probability of a vote for each class, the true class first."""
+        return np.array([self.accuracy, *[(1 - self.accuracy) / (classes - 1)] * (classes - 1)])
+
 
 PluralityPrior: TypeAlias = PluralityVotes | Sequence[PluralityVotes]
-"""One belief, or several that are thought equally likely."""
+"""One prior, or several that are equally likely."""
 
 VAGUE_VOTES: tuple[PluralityVotes, ...] = (
     PluralityVotes(accuracy=0.5),
@@ -92,11 +94,15 @@ VAGUE_VOTES: tuple[PluralityVotes, ...] = (
     PluralityVotes(accuracy=0.9),
     PluralityVotes(accuracy=0.7, concentration=3.0),
 )
-"""Weak, middling and good teachers with independent errors, and teachers who find the same items hard."""
+"""Weak, average and good teachers with independent errors, and teachers that err on the same items."""
 
 
 def check_plurality_prior(prior: Any) -> tuple[PluralityVotes, ...]:
-    """``prior`` as a tuple, or :class:`InvalidArgument` when it is none."""
+    """``prior`` as a tuple.
+
+    Raises:
+        InvalidArgument: not a prior for more than two classes.
+    """
     parts = (prior,) if isinstance(prior, PluralityVotes) else prior
     if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, PluralityVotes) for part in parts):
         raise InvalidArgument("prior", "PluralityVotes, or a sequence of them", prior)

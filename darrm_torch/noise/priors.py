@@ -1,6 +1,6 @@
-"""What is believed about the votes: the weights of the objective, and the error that it stands for.
+"""Priors on the votes for two classes: the laws and weights that the objective needs.
 
-A prior never affects privacy; it only says where a noise function should be good. Take it from public knowledge, never
+A prior decides where a noise function has little noise. It never affects privacy. Take it from public knowledge, never
 from the teachers' votes on secret data.
 """
 
@@ -20,21 +20,21 @@ __all__ = ["BetaVotes", "IndependentVotes", "Prior", "SharedVotes", "check_prior
 
 
 class Prior(Protocol):
-    """What the objective needs to know about the votes of K teachers."""
+    """The interface of priors: what the objective needs about the votes of K teachers."""
 
     def law(self, teachers: int) -> FloatArray:
         """Pr[L = l] for the number L of votes for 1: ``(K + 1,)``, exact."""
 
     def lead_weights(self, teachers: int) -> FloatArray | None:
-        """E |alpha_l - alpha_{K-l}| for l > K/2, where the sign is the same for all l; None where it is not."""
+        """E |alpha_l - alpha_{K-l}| for l > K/2 if the sign is the same for all l, otherwise None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndependentVotes:
-    """The teachers' chances p_i of voting 1 are independent, with this mean: then L is Binomial(K, mean), exactly.
+    """The teachers' probabilities p_i of voting 1 are independent with this mean, so L is exactly Binomial(K, mean).
 
-    Where more than the mean matters (the expected error), p_i is uniform on the widest interval around the mean:
-    0.75 is the paper's uniform prior on [1/2, 1], 0.85 its prior on [0.7, 1], 0.5 the uniform prior on [0, 1].
+    The expected error depends on more than the mean; there p_i is uniform on the widest interval around the mean. The
+    mean 0.75 is the paper's uniform prior on [1/2, 1], 0.85 its prior on [0.7, 1], 0.5 the uniform prior on [0, 1].
 
     Raises:
         InvalidArgument: a mean outside [0, 1].
@@ -46,23 +46,23 @@ class IndependentVotes:
         object.__setattr__(self, "mean", check_number("mean", self.mean, low=0.0, high=1.0))
 
     def law(self, teachers: int) -> FloatArray:
-        """Binomial(K, mean): each vote is Bernoulli(mean) once its own p_i is averaged out."""
+        """Binomial(K, mean): averaged over its own p_i, each vote is Bernoulli(mean)."""
         return _binomial_law(teachers, self.mean)
 
     def lead_weights(self, teachers: int) -> FloatArray | None:
-        """Known when all p_i lie on one side of 1/2: then alpha_l >= alpha_{K-l} for every l > K/2, or never."""
+        """Known if all p_i lie on one side of 1/2: alpha_l - alpha_{K-l} then has one sign for all l > K/2."""
         one_sided = min(self.mean, 1 - self.mean) <= 0.25
         return np.abs(majority_lead(self.law(teachers))) if one_sided else None
 
     def sample(self, teachers: int, count: int, rng: np.random.Generator) -> FloatArray:
-        """``(count, K)`` draws of the teachers' chances of voting 1."""
+        """``(count, K)`` draws of the teachers' probabilities of voting 1."""
         half = min(self.mean, 1 - self.mean)
         return rng.uniform(self.mean - half, self.mean + half, (count, teachers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedVotes:
-    """All teachers have the same chance p of voting 1, p uniform on [low, high]: items differ, teachers do not.
+    """All teachers have the same probability p of voting 1, uniform on [low, high]: items differ, teachers do not.
 
     Raises:
         InvalidArgument: an end outside [0, 1], or ``low > high``.
@@ -89,7 +89,7 @@ class SharedVotes:
         return self._part(teachers, self.low, self.high)
 
     def lead_weights(self, teachers: int) -> FloatArray:
-        """The sign is that of p - 1/2: integrate both sides of 1/2 on their own."""
+        """The sign is that of p - 1/2, so each side of 1/2 is integrated separately."""
         if self.low == self.high:
             return np.abs(majority_lead(self.law(teachers)))
         above = self._part(teachers, max(self.low, 0.5), max(self.high, 0.5))
@@ -99,7 +99,7 @@ class SharedVotes:
 
 @dataclass(frozen=True, kw_only=True)
 class BetaVotes:
-    """All teachers have the same chance p of voting 1, p ~ Beta(a, b): then L is Beta-binomial.
+    """All teachers have the same probability p of voting 1, p ~ Beta(a, b), so L is Beta-binomial.
 
     Raises:
         InvalidArgument: a parameter that is not positive and finite.
@@ -127,7 +127,11 @@ class BetaVotes:
 
 
 def check_prior(prior: Any) -> Prior:
-    """``prior`` itself, or :class:`InvalidArgument` when it is none."""
+    """``prior`` itself.
+
+    Raises:
+        InvalidArgument: not a prior for two classes.
+    """
     if not isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
         raise InvalidArgument("prior", "IndependentVotes, SharedVotes or BetaVotes", prior)
     return prior
@@ -143,11 +147,11 @@ def vote_law(probabilities: FloatArray) -> FloatArray:
     """The law of the number of votes for 1 (Poisson binomial).
 
     Args:
-        probabilities: ``(..., K)``, each teacher's chance of voting 1.
+        probabilities: ``(..., K)``, each teacher's probability of voting 1.
 
     Returns:
-        ``(..., K + 1)``. Sums of products of non-negative numbers: accurate to a few K units in the last place, each
-        entry relative to its own size.
+        ``(..., K + 1)``. The entries are sums of products of non-negative numbers; each has a relative error of at
+        most a few K units in the last place.
     """
     teachers = probabilities.shape[-1]
     law = np.zeros((*probabilities.shape[:-1], teachers + 1))

@@ -1,8 +1,8 @@
 """Finds noise functions: a linear program, solved by cutting planes with the exact oracle.
 
-The program has one variable gamma(l) for each l > K/2 and one constraint for each composition of corners. It starts
-with none, asks the oracle for violated ones, adds them, and repeats. What comes out is only a proposal: it becomes a
-noise function when :mod:`certificate` has proven it.
+The program has one variable gamma(l) for each l > K/2 and one constraint for each way to place the teachers at corners
+of their region. The search starts without constraints, asks the oracle for violated ones, adds them, and repeats. The
+solution is only a proposal; it becomes a noise function when :mod:`certificate` has proven it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .worst_case import Losses, worst_losses
 
 __all__ = ["optimize_noise"]
 
-_TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification takes the rest
-_LEAST_BUDGET = 1e-14  # of delta and of e^epsilon / 2: HiGHS takes no coefficients above 1e15
-_CUTS = 64  # constraints added at once
-_SAMPLES, _SEED = 3000, 20240  # of votes, where the expected error has no closed form
+_TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification removes the rest
+_LEAST_BUDGET = 1e-14  # smallest delta + (e^epsilon - 1) / 2 to solve for: HiGHS accepts no coefficients above 1e15
+_CUTS = 64  # constraints added per round
+_SAMPLES, _SEED = 3000, 20240  # draws from the prior where the expected error has no closed form
 
 
 def optimize_noise(
@@ -44,27 +44,27 @@ def optimize_noise(
     objective: str = "surrogate",
     on_progress: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:
-    """The noise function that tells the majority most often, subject to one label being private.
+    """The noise function that reports the majority most often, subject to the privacy of one label.
 
-    Formal guarantee: that of the :class:`Certificate` it comes with: one label is ``target``-DP.
+    Formal guarantee: that of its :class:`Certificate`: one label is ``target``-DP.
 
     Args:
         teachers: K >= 1, odd or even.
         teacher: what each teacher promises as a trained model: a guarantee, a profile, or a sequence with one of these
             for each of the K teachers, which stands for the weakest. Several guarantees that each teacher keeps at the
             same time are one profile, ``PrivacyProfile.from_guarantee(g1, g2, ...)``.
-        target: what one label must keep.
-        overlap: r, how many teachers one record can touch; None for all.
-        prior: where the noise function should be good.
+        target: the guarantee of one label.
+        overlap: r, the largest number of teachers whose training data one record is in; None for all.
+        prior: the expected votes. It decides where the noise is small and never affects privacy.
         shape: "monotone" (more votes for 1 never make label 1 less likely) or "free" (any gamma, as in the paper).
         objective: "surrogate", the paper's, drops the absolute value in the expected error; "expected_error" keeps it.
-        on_progress: called after each of the few to a few dozen rounds of the search, with the amount by which the
-            delta of what was tried was too large.
+        on_progress: called after each of the few to a few dozen rounds of the search, with the excess of the current
+            solution's delta over the target's.
 
     Raises:
-        InvalidArgument: bad input, or more corner combinations than can be searched: with overlap K, the monotone
-            shape takes seconds to K = 2,500 for one guarantee and to K = 150 for two, and is refused for two beyond
-            K = 580; the free shape goes to K = 80 if Delta > 0.
+        InvalidArgument: bad input, or more combinations of corners than can be searched. With overlap K, the monotone
+            shape takes seconds up to K = 2,500 for one guarantee and up to K = 150 for two, and is refused for two
+            beyond K = 580. The free shape is refused beyond K = 80 if Delta > 0.
 
     >>> noise = optimize_noise(
     ...     teachers=3, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.1)
@@ -95,7 +95,7 @@ def optimize_noise(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Goal:
-    """What to maximise: ``weights @ gamma``, less the mean over samples of ``|leads @ (1 - gamma)|``."""
+    """The objective to maximise: ``weights @ gamma`` minus the mean over samples of ``|leads @ (1 - gamma)|``."""
 
     weights: FloatArray  # (n,), for gamma(l), l > K/2
     leads: FloatArray  # (samples, n)
@@ -113,7 +113,7 @@ def _goal(prior: Prior, teachers: int, objective: str) -> _Goal:
         if np.abs(weights).max() <= 1e-12 * law.max():
             raise InvalidArgument(
                 "prior",
-                'one that does not favour 1 and 0 equally, with objective="surrogate"',
+                'asymmetric between 1 and 0 with objective="surrogate"',
                 prior,
                 'The surrogate is zero for every gamma; use objective="expected_error".',
             )
@@ -129,13 +129,13 @@ def _goal(prior: Prior, teachers: int, objective: str) -> _Goal:
 
 
 def _mirrored(half: FloatArray, teachers: int) -> FloatArray:
-    """gamma(0..K) from gamma(l), l > K/2; at a tie 0."""
+    """gamma(0..K) from gamma(l), l > K/2; 0 at a tie."""
     tie = np.zeros(1 - teachers % 2)
     return np.concatenate([half[::-1], tie, half])
 
 
 class _Problem:
-    """The constraints: everything but the objective."""
+    """The constraints of the program."""
 
     def __init__(
         self, teachers: int, region: Region, overlap: int, target: PrivacyGuarantee, *, monotone: bool
@@ -153,25 +153,25 @@ class _Problem:
 
     def solve(self, goal: _Goal, on_progress: Callable[[float], None]) -> tuple[FloatArray, float]:
         """The best gamma(l), l > K/2, and an upper bound of the goal."""
-        if self.budget == 0:  # epsilon = delta = 0: no vote may have any influence
+        if self.budget == 0:  # epsilon = delta = 0: the votes must have no influence
             half = np.zeros_like(goal.weights)
             return half, goal.value(half)
         lp = _Program(goal, nondecreasing=self.monotone)
         while True:
             half = lp.solve()
-            if self.monotone:  # the solver keeps the order to its tolerance only
+            if self.monotone:  # the solver's solution is ordered only up to its tolerance
                 half = np.maximum.accumulate(half)
             found = self._violated(half)
-            if not len(found.losses):  # nothing violated that the program does not know: the rest is its tolerance
+            if not len(found.losses):  # no new violation: what remains is the solver's tolerance
                 return half, lp.bound()
-            if self.budget < _LEAST_BUDGET:  # then no gamma but the coin, or nearly, would do
+            if self.budget < _LEAST_BUDGET:  # then gamma is 0 or nearly so
                 return np.zeros_like(half), lp.bound()
             on_progress(float(found.losses.max()) - self.target.delta)
             lp.add_rows(self._rows(found), np.ones(len(found.losses)))
 
     def _violated(self, half: FloatArray) -> Losses:
         law = label_law(_mirrored(half, self.teachers))
-        kinds = (True,) if self.monotone else (True, False)  # the chain first: what binds is almost always there
+        kinds = (True,) if self.monotone else (True, False)  # the chain first: it has nearly all binding constraints
         for monotone in kinds:
             found = worst_losses(
                 law,
@@ -199,7 +199,7 @@ class _Problem:
 
 
 class _Program:
-    """The goal over 0 <= gamma <= 1 and rows that are added as they are found (HiGHS, dual simplex).
+    """The goal over 0 <= gamma <= 1, and rows that are added during the search (HiGHS, dual simplex).
 
     The variables are gamma(l) for l > K/2, and for each sample t >= |leads @ (1 - gamma)|.
     """
@@ -207,11 +207,11 @@ class _Program:
     def __init__(self, goal: _Goal, *, nondecreasing: bool) -> None:
         samples, size = goal.leads.shape
         self._size, self._reward = size, np.concatenate([goal.weights, np.full(samples, -1 / max(samples, 1))])
-        # Of the whole goal, not of one sample's share: dual prices in the hundreds stop the dual simplex.
+        # Costs are relative to the whole goal, not to one sample: dual prices in the hundreds stall the dual simplex.
         self._scale = 1.0 if samples else float(np.abs(goal.weights).max())
-        # Where the prior says nothing, gamma is as large as it can be: a nudge, above the solver's tolerance.
+        # A nudge above the solver's tolerance makes gamma as large as possible where the prior has no weight.
         nudge = np.where(np.arange(size + samples) < size, 1e-9, 0.0)
-        # The wrapper highspy.Highs prints a banner before it can be silenced; its base class has all that is needed.
+        # The wrapper highspy.Highs prints a banner before it can be silenced; its base class is sufficient.
         self._highs = highs = highspy._Highs()  # type: ignore[attr-defined]
         for option, value in {
             "output_flag": False,
@@ -254,7 +254,7 @@ class _Program:
         """gamma(l) for l > K/2."""
         self._highs.run()
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            self._highs.clearSolver()  # what it keeps from the run before, to begin with, can stall it
+            self._highs.clearSolver()  # a warm start from the previous basis can stall it
             self._highs.run()
         status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:

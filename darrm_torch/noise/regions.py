@@ -97,14 +97,19 @@ def teacher_region(teacher: Any, teachers: int) -> Region:
 
 
 def check_overlap(overlap: int | None, teachers: int) -> int:
-    """The overlap r, all ``teachers`` when it is None."""
+    """The overlap r; None means all ``teachers``."""
     if overlap is None:
         return teachers
-    return check_integer("overlap", overlap, low=1, high=teachers, cure="None means that one record can touch all.")
+    cure = "None means that a record can be in the training data of all teachers."
+    return check_integer("overlap", overlap, low=1, high=teachers, cure=cure)
 
 
 def check_target(target: Any, name: str = "target") -> PrivacyGuarantee:
-    """``target`` itself, when it is a guarantee that promises something."""
+    """``target`` itself.
+
+    Raises:
+        InvalidArgument: not a guarantee, or one with an infinite epsilon.
+    """
     checked = check_guarantee(name, target)
     if math.isinf(checked.epsilon):
         raise InvalidArgument(
@@ -115,10 +120,10 @@ def check_target(target: Any, name: str = "target") -> PrivacyGuarantee:
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """The polygon of (p, p') that some guarantees leave.
+    """The polygon of (p, p') that a teacher's guarantees allow.
 
     Attributes:
-        guarantees: what the teacher promises, all at once.
+        guarantees: the guarantees of the teacher, which all hold at the same time.
         chain: the vertices on the side "p high, p' low", from (Delta, 0) to (1, 1 - Delta) (theory: upper chain). For
             any A, B >= 0 the maximum of A p - B p' over the polygon is at one of them.
 
@@ -134,13 +139,13 @@ class Region:
 
     @property
     def tilted(self) -> tuple[Corner, ...]:
-        """All vertices at which the two datasets differ: each of the chain's, and the same with p and p' exchanged."""
+        """All vertices with p != p': those of the chain, and the same with p and p' exchanged."""
         upper = [corner for corner in self.chain if corner.here != corner.there]
         return tuple(corner for p, q in upper for corner in (Corner(p, q), Corner(q, p)))
 
 
 def _upper_chain(guarantees: tuple[PrivacyGuarantee, ...]) -> tuple[Corner, ...]:
-    """Vertices of the concave function p = F(p') that bounds the polygon from above, while it still rises."""
+    """The vertices of the concave function p = F(p') that bounds the polygon from above, up to its maximum."""
     lines = [(Fraction(0), Fraction(1))]  # p <= slope p' + level
     for guarantee in guarantees:
         growth = growth_at_most(guarantee.epsilon)
@@ -151,7 +156,7 @@ def _upper_chain(guarantees: tuple[PrivacyGuarantee, ...]) -> tuple[Corner, ...]
     chain, there = [Corner(min(level, Fraction(1)), Fraction(0))], Fraction(0)
     while chain[-1].here < 1:
         here = chain[-1].here
-        # The next line to cut the rise is the one that is met first; of those met together, the flattest.
+        # The next line to bound the function is the one that it meets first, and the flattest of several met together.
         there, slope = min(
             (there + (lower + flatter * there - here) / (slope - flatter), flatter)
             for flatter, lower in lines

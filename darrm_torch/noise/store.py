@@ -1,4 +1,4 @@
-"""Certified noise functions on disk: solved once, proven again each time they are read."""
+"""A cache of certified noise functions on disk: each is solved once and proven again whenever it is read."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ def fetch_noise(
     cache_dir: str | os.PathLike[str] | None = None,
     on_progress: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:
-    """:func:`optimize_noise`, remembered on disk.
+    """:func:`optimize_noise` with a cache on disk.
 
-    Formal guarantee: as for :func:`optimize_noise`. A stored noise function is proven again when it is read. A file
-    that is damaged, belongs to other arguments, or does not pass is solved again and replaced, with a warning.
-
-    Files are written beside and moved into place, so any number of processes can share a folder.
+    Formal guarantee: as for :func:`optimize_noise`. A stored noise function is proven again when it is read. If a file
+    is damaged, belongs to other arguments or fails its check, the noise function is solved again and the file is
+    replaced, with a warning. Files are replaced as a whole, so any number of processes can share a folder.
 
     Args:
         teachers, teacher, target, overlap, prior, shape, objective, on_progress: as for :func:`optimize_noise`.
-        cache_dir: where to keep them; None for the platform's cache folder.
+        cache_dir: the folder of the cache; None for the platform's cache folder.
 
     Raises:
-        InvalidArgument: bad input, or a ``cache_dir`` that is no folder.
+        InvalidArgument: bad input, or a ``cache_dir`` that cannot be written to.
     """
     count = check_integer("teachers", teachers, low=1)
     profile = teacher_profile(teacher, count)
@@ -68,7 +67,7 @@ def fetch_noise(
         try:
             return _read(path, question, arguments)
         except (OSError, DarrmError, ValueError, RecursionError) as reason:
-            warnings.warn(f"{path} is not used and solved again: {reason}", stacklevel=2)
+            warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=2)
     noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
     _write(path, question, noise)
     return noise
@@ -81,7 +80,7 @@ def _digest(question: str, noise: str) -> str:
 def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction:
     stored = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(stored, dict) or stored.get("question") != question:
-        raise ValueError("it answers another question")
+        raise ValueError("it is for other arguments")
     text = stored.get("noise")
     if not isinstance(text, str) or stored.get("digest") != _digest(question, text):
         raise ValueError("it was changed after it was written")
@@ -90,7 +89,7 @@ def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction
     if not isinstance(proven, Certificate) or any(
         getattr(proven, name) != arguments[name] for name in ("teachers", "teacher", "target", "overlap")
     ):
-        raise ValueError("its certificate is for another question")
+        raise ValueError("its certificate is for other arguments")
     return noise
 
 

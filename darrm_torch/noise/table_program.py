@@ -25,19 +25,19 @@ __all__ = ["self_bounding_table", "vote_private_table"]
 def self_bounding_table(
     space: Standings, *, allowance: float, overlap: int | None = None, prior: PluralityPrior = VAGUE_VOTES
 ) -> VoteTable:
-    """The table whose labels add up, and that tells the true class most often: m-self-bounding, m = ``allowance``.
+    """The m-self-bounding table, m = ``allowance``, that reports the true class most often.
 
-    Formal guarantee: that of the :class:`SelfBoundingCertificate` it comes with, checked in exact rational arithmetic:
-    Q labels of the same (eps, Delta)-DP teachers are (Q m eps, Q m Delta)-DP together (theory, section 9).
+    Formal guarantee: that of its :class:`SelfBoundingCertificate`, checked in exact rational arithmetic: Q labels of
+    the same (eps, Delta)-DP teachers are together (Q m eps, Q m Delta)-DP (theory, section 9).
 
-    One linear program: for each standing and group of voters a variable bounds the fall that one of them can bring
-    about. Noise-free plurality is returned where it is self-bounding enough.
+    The table solves one linear program. A variable for each standing and group of voters bounds the fall of the
+    probability that one of these voters can cause. If noise-free plurality is m-self-bounding, it is returned.
 
     Args:
-        space: the standings; :func:`votes_within` says for how many votes they are practical.
+        space: the standings; :func:`votes_within` gives the number of votes that is practical.
         allowance: m >= 1e-6, real.
-        overlap: r, how many votes one record can touch; None for all.
-        prior: where the table should be good.
+        overlap: r, the largest number of votes that one record affects; None for all.
+        prior: the expected votes. It decides where the noise is small and never affects privacy.
 
     Raises:
         InvalidArgument: bad input.
@@ -48,20 +48,20 @@ def self_bounding_table(
     0.8333
     """
     m = check_number("allowance", allowance, low=1e-6, high=math.inf, high_open=True)
-    touched = check_overlap(overlap, space.votes)
+    affected = check_overlap(overlap, space.votes)
     weights = standing_weights(space, prior)
     table, bound = noise_free_table(space), math.inf
-    if table.lacking_allowance(m, touched) > 0:
-        chances, bound = _best(space, weights, _self_bounding_rows(space, m, touched))
-        # Mixed with the uniform table of weight b/m for each class, a table that lacks b lacks nothing.
-        table = _mended(space, chances, lambda table: table.lacking_allowance(m, touched) / m)
+    if table.lacking_allowance(m, affected) > 0:
+        chances, bound = _best(space, weights, _self_bounding_rows(space, m, affected))
+        # A table that exceeds its bound by b keeps it when mixed with the uniform table of weight b/m for each class.
+        table = _repaired(space, chances, lambda table: table.lacking_allowance(m, affected) / m)
     reached = float(weights @ table.chances)
     certificate = SelfBoundingCertificate(
         teachers=space.votes,
-        overlap=touched,
+        overlap=affected,
         digest=table.digest,
         allowance=m,
-        smallest=min(m, table.smallest_allowance(touched)),
+        smallest=min(m, table.smallest_allowance(affected)),
         optimality_gap=max(0.0, bound - reached) if math.isfinite(bound) else 0.0,
     )
     return replace(table, certificate=certificate)
@@ -76,7 +76,7 @@ def vote_private_table(space: Standings, *, epsilon: float, prior: PluralityPrio
     Args:
         space: the standings.
         epsilon: in [1e-6, 500].
-        prior: where the table should be good.
+        prior: the expected votes. It decides where the noise is small and never affects privacy.
 
     Raises:
         InvalidArgument: bad input.
@@ -89,61 +89,64 @@ def vote_private_table(space: Standings, *, epsilon: float, prior: PluralityPrio
     growth = growth_at_least(check_number("epsilon", epsilon, low=1e-6, high=500.0))
     chances, _ = _best(space, standing_weights(space, prior), _vote_private_rows(space, growth))
     # With uniform probabilities of weight w each, a positive excess falls by w (growth - 1) or more.
-    return _mended(space, chances, lambda table: table.lacking_growth(growth) / (growth - 1))
+    return _repaired(space, chances, lambda table: table.lacking_growth(growth) / (growth - 1))
 
 
 def _best(space: Standings, weights: FloatArray, rows: Any) -> tuple[FloatArray, float]:
-    """The chances with most ``weights`` for which ``rows @ (chances, other variables) <= 0``, and an upper bound."""
+    """The probabilities q that maximise ``weights @ q`` subject to ``rows @ (q, others) <= 0``; an upper bound."""
     count, columns = len(weights), rows.shape[1]
     costs = np.append(-weights, np.zeros(columns - count))
     sums = sparse.csr_array(
         (space.ties.astype(np.float64), (space.histogram, np.arange(count))), shape=(space.histograms, columns)
     )
     ones = np.ones(space.histograms)
-    found = optimize.linprog(
+    result = optimize.linprog(
         costs, A_ub=rows, b_ub=np.zeros(rows.shape[0]), A_eq=sums, b_eq=ones, bounds=(0, 1), method="highs-ipm"
     )
-    if found.status != 0:
-        raise RuntimeError(f"HiGHS stopped: {found.message}")
+    if result.status != 0:
+        raise RuntimeError(f"HiGHS stopped: {result.message}")
     # Weak duality, whatever the solver's tolerances: all variables are in [0, 1].
-    prices, values = np.minimum(found.ineqlin.marginals, 0.0), found.eqlin.marginals
+    prices, values = np.minimum(result.ineqlin.marginals, 0.0), result.eqlin.marginals
     bound = -values.sum() - np.minimum(costs - prices @ rows - values @ sums, 0.0).sum()
-    return np.asarray(found.x[:count]), float(bound)
+    return np.asarray(result.x[:count]), float(bound)
 
 
 def _self_bounding_rows(space: Standings, allowance: float, overlap: int) -> Any:
-    """Variables: chances q; for each group of voters its fall f beyond l; for each standing a level l (0 if all vote).
+    """The constraints of the self-bounding property.
 
-    f >= q - q(target) - l,  f >= 0,  l >= 0    and    sum (voters f) + overlap l <= m q,
+    The variables are the probabilities q, for each group of voters its fall f beyond a level, and for each standing
+    this level l (0 if ``overlap`` is all votes):
 
-    where the least left side over f and l is the sum of the ``overlap`` largest falls.
+        f >= q - q(target) - l,  f >= 0,  l >= 0    and    sum (voters f) + overlap l <= m q.
+
+    The smallest left side over f and l is the sum of the ``overlap`` largest falls.
     """
     count = len(space.own)
     standing = np.repeat(np.arange(count), [len(groups) for groups in space.moves])
     voters = np.array([n for groups in space.moves for n, _ in groups], dtype=np.float64)
     targets = [group for groups in space.moves for _, group in groups]
-    group = np.repeat(np.arange(len(targets)), [len(some) for some in targets])
-    target = np.array([to for some in targets for to in some])
+    group = np.repeat(np.arange(len(targets)), [len(standings) for standings in targets])
+    target = np.array([to for standings in targets for to in standings])
     level = count + len(targets) + np.arange(count if overlap < space.votes else 0)
-    each = np.arange(len(target))
+    index = np.arange(len(target))
     last = len(target) + np.arange(count)
     entries = [
-        (each, standing[group], 1.0),
-        (each, target, -1.0),
-        (each, count + group, -1.0),
+        (index, standing[group], 1.0),
+        (index, target, -1.0),
+        (index, count + group, -1.0),
         (last, np.arange(count), -allowance),
         (last[standing], count + np.arange(len(targets)), voters),
     ]
     if len(level):
-        entries += [(each, level[standing[group]], -1.0), (last, level, float(overlap))]
+        entries += [(index, level[standing[group]], -1.0), (last, level, float(overlap))]
     return _matrix(entries, len(target) + count, count + len(targets) + len(level))
 
 
 def _vote_private_rows(space: Standings, growth: float) -> Any:
     """q / growth <= q(target)."""
     pairs = np.array([(i, to) for i, groups in enumerate(space.moves) for _, targets in groups for to in targets])
-    each = np.arange(len(pairs))
-    return _matrix([(each, pairs[:, 0], 1 / growth), (each, pairs[:, 1], -1.0)], len(pairs), len(space.own))
+    index = np.arange(len(pairs))
+    return _matrix([(index, pairs[:, 0], 1 / growth), (index, pairs[:, 1], -1.0)], len(pairs), len(space.own))
 
 
 def _matrix(entries: list[tuple[IntArray, IntArray, Any]], rows: int, columns: int) -> Any:
@@ -152,11 +155,12 @@ def _matrix(entries: list[tuple[IntArray, IntArray, Any]], rows: int, columns: i
     return sparse.csr_array((value, (row, column)), shape=(rows, columns))
 
 
-def _mended(space: Standings, chances: FloatArray, lacking: Callable[[VoteTable], float]) -> VoteTable:
-    """The chances on the grid, mixed with as much of the uniform table as it takes; usually none, or some 1e-12.
+def _repaired(space: Standings, chances: FloatArray, lacking: Callable[[VoteTable], float]) -> VoteTable:
+    """The probabilities on the grid, mixed with as much of the uniform table as needed: usually none, or about 1e-12.
 
     Args:
-        lacking: the weight of the uniform table for each class that mends a table; rounding may ask for a little more.
+        lacking: the weight of the uniform table, for each class, that repairs a table. Rounding can require slightly
+            more.
     """
     table = _rounded(space, chances)
     for attempt in range(60):
@@ -169,7 +173,7 @@ def _mended(space: Standings, chances: FloatArray, lacking: Callable[[VoteTable]
 
 
 def _rounded(space: Standings, chances: FloatArray) -> VoteTable:
-    """As a table: each histogram's shares, rounded down; what is left goes to its likeliest standing."""
+    """The table with each histogram's shares rounded down; the remainder goes to its likeliest standing."""
     shares = np.asarray(np.maximum(chances, 0.0) * space.ties, dtype=np.float64)
     shares = shares / np.bincount(space.histogram, shares)[space.histogram]
     whole = np.floor(shares * GRID).astype(np.int64)

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import FloatArray, IntArray
-from ..errors import InvalidArgument
+from ..errors import DarrmError, InvalidArgument
 from .regions import Corner, Region
 
 __all__ = ["Losses", "worst_losses"]
@@ -137,9 +137,7 @@ class _Balls:
         try:
             import flint
         except ImportError:
-            raise InvalidArgument(
-                "rigorous", "False without python-flint", True, "pip install 'darrm-torch[exact]'."
-            ) from None
+            raise DarrmError("rigorous=True needs python-flint: pip install 'darrm-torch[exact]'") from None
         self._flint = flint
         self._upper = np.frompyfunc(lambda x: float(flint.arb(x).upper()), 1, 1)
         self._lower = np.frompyfunc(lambda x: float(flint.arb(x).lower()), 1, 1)

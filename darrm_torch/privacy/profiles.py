@@ -1,4 +1,4 @@
-"""`PrivacyProfile`: a whole privacy curve delta(epsilon), kept as what happened."""
+"""`PrivacyProfile`: the whole privacy curve delta(epsilon) of one or more releases."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ from ..errors import InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .loss_distributions import LARGEST_EPSILON, loss_distribution
 
-__all__ = ["PrivacyProfile"]
+__all__ = ["PrivacyProfile", "as_profile", "as_profiles"]
 
-_DEFAULT_POINTS = (0.5, 0.1, 0.003)  # of delta(0): over 95 % of the gain of eight points at K = 11
+_DEFAULT_POINTS = (0.5, 0.1, 0.003)  # fractions of delta(0): over 95 % of the gain of eight points at K = 11
 _NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyProfile:
-    """A whole curve delta(epsilon): what is released is (epsilon, delta(epsilon))-DP for every epsilon at once.
+    """A whole privacy curve: the releases are (epsilon, delta(epsilon))-DP for every epsilon at once.
 
-    It is kept as what happened, not as numbers: so it can be composed, compared and stored without loss, and the curve
-    is computed when it is asked for. Both directions, a record added and a record removed, are covered, and every
-    number is an upper bound: the privacy loss distributions of `dp_accounting` are rounded pessimistically, and an
-    allowance covers the rounding of floating point and of Fourier transforms. Where delta is so small that the
-    allowance would dominate, Renyi accounting takes over. Make one with :meth:`from_dp_sgd`, :meth:`from_guarantee`,
-    :meth:`non_private`, or :func:`darrm_torch.read_privacy`.
+    A profile stores the releases themselves, not numbers computed from them. So profiles can be composed, compared and
+    saved exactly, and the curve is computed on demand. It covers neighbours with one record more and with one record
+    less. Every epsilon and delta is an upper bound: the privacy loss distributions of `dp_accounting` are rounded
+    pessimistically, and an allowance covers the rounding errors of floating point and of Fourier transforms. If delta
+    is so small that the allowance would dominate, Renyi accounting gives the epsilon. Create a profile with
+    :meth:`from_dp_sgd`, :meth:`from_guarantee`, :meth:`non_private` or :func:`darrm_torch.read_privacy`.
 
     Attributes:
-        dp_sgd: ``(noise_multiplier, sample_rate, steps)``: Poisson-sampled Gaussian releases.
-        promises: ``(guarantees, count)``: ``count`` releases, each of which keeps all of ``guarantees`` at once.
-        reading: where it was read, if it was; no part of its value.
+        dp_sgd: runs of Poisson-sampled Gaussian releases, each ``(noise_multiplier, sample_rate, steps)``.
+        promises: ``(guarantees, count)`` entries: ``count`` releases, each with all of ``guarantees`` at once.
+        reading: what :func:`darrm_torch.read_privacy` read, if it made the profile; ignored by comparisons.
+
+    Raises:
+        InvalidArgument: a number is out of range.
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
     >>> round(teacher.epsilon(1e-4), 4), round(teacher.delta(0.0), 4)
@@ -63,7 +66,10 @@ class PrivacyProfile:
 
     @classmethod
     def from_guarantee(cls, guarantee: PrivacyGuarantee, *more: PrivacyGuarantee) -> PrivacyProfile:
-        """One release that keeps ``guarantee``, and all of ``more`` at the same time.
+        """One release for which ``guarantee`` holds, and all of ``more`` at the same time.
+
+        Raises:
+            InvalidArgument: an argument is not a :class:`PrivacyGuarantee`.
 
         >>> PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).compose(3).epsilon(0.0)
         1.5
@@ -73,19 +79,19 @@ class PrivacyProfile:
 
     @classmethod
     def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
-        """DP-SGD with Poisson sampling, in ``(noise_multiplier, sample_rate, steps)`` runs: an Opacus history.
+        """DP-SGD with Poisson sampling, from an Opacus history: runs ``(noise_multiplier, sample_rate, steps)``.
 
         Raises:
-            InvalidArgument: an empty history, or a number that is not finite or out of range.
+            InvalidArgument: the history is empty, or a number is not finite or out of range.
         """
         runs = tuple(history)
         if not runs or any(len(run) != 3 for run in runs):
-            raise InvalidArgument("history", "one or more (noise_multiplier, sample_rate, steps)", runs)
+            raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
 
     @classmethod
     def non_private(cls) -> PrivacyProfile:
-        """A release without privacy of its own.
+        """A release without any privacy guarantee.
 
         >>> PrivacyProfile.non_private().epsilon(1e-5)
         inf
@@ -94,11 +100,15 @@ class PrivacyProfile:
 
     @classmethod
     def weakest(cls, profiles: Iterable[PrivacyProfile | PrivacyGuarantee]) -> PrivacyProfile:
-        """A profile that holds for each of ``profiles``, also after composition: what unlike teachers all keep.
+        """A profile that holds for each of ``profiles``, also after composition: a common bound for unlike teachers.
 
-        It has, run by run, the least noise, the largest sample rate and the most steps, and of promises the largest
-        epsilon and delta. DP-SGD is monotone in all three: more noise and fewer steps are post-processing, and a
-        smaller sample rate mixes the output with that of the data set without the record.
+        It has, run by run, the least noise, the largest sample rate and the most steps of all ``profiles``, and the
+        largest epsilon and delta of their guarantees. DP-SGD is monotone in all three numbers: more noise and fewer
+        steps are post-processing, and a smaller sample rate mixes the output with that of the data set without the
+        record.
+
+        Raises:
+            InvalidArgument: ``profiles`` is empty, or an element is not a guarantee or a profile.
 
         >>> profiles = [PrivacyProfile.from_dp_sgd([run]) for run in ((1.0, 0.02, 9), (1.0, 0.01, 10))]
         >>> PrivacyProfile.weakest(profiles)
@@ -107,33 +117,32 @@ class PrivacyProfile:
         >>> PrivacyProfile.weakest(unlike).guarantees()
         (PrivacyGuarantee(epsilon=0.3, delta=1e-05),)
         """
-        each = (one if isinstance(one, PrivacyProfile) else cls.from_guarantee(one) for one in profiles)
-        together = list(dict.fromkeys(each))
-        if not together:
-            raise InvalidArgument("profiles", "one or more profiles", together)
-        trained = [profile.dp_sgd for profile in together if profile.dp_sgd]
-        if len({len(runs) for runs in trained}) > 1:  # unlike schedules: all steps as the weakest
+        distinct = list(dict.fromkeys(as_profile("profiles", profile) for profile in profiles))
+        if not distinct:
+            raise InvalidArgument("profiles", "one or more guarantees or profiles", distinct)
+        trained = [profile.dp_sgd for profile in distinct if profile.dp_sgd]
+        if len({len(runs) for runs in trained}) > 1:  # schedules of unlike length: every step counts as the weakest
             columns = [tuple(zip(*runs, strict=True)) for runs in trained]
             trained = [((min(noise), max(rate), sum(steps)),) for noise, rate, steps in columns]
         run_by_run = (zip(*runs, strict=True) for runs in zip(*trained, strict=True))
         dp_sgd = tuple((min(noise), max(rate), max(steps)) for noise, rate, steps in run_by_run)
-        promises = together[0].promises
-        if any(profile.promises != promises for profile in together):
-            stated = [points[0] for profile in together for points, _ in profile.promises]
+        promises = distinct[0].promises
+        if any(profile.promises != promises for profile in distinct):
+            stated = [points[0] for profile in distinct for points, _ in profile.promises]
             worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
-            promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in together)),)
+            promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in distinct)),)
         return cls(dp_sgd=dp_sgd, promises=promises)
 
     @property
     def is_private(self) -> bool:
-        """Whether it promises anything: a finite epsilon at some delta below 1."""
+        """Whether some epsilon is finite at some delta below 1."""
         return all(points != _NOTHING for points, _ in self.promises)
 
     def compose(self, other: PrivacyProfile | int) -> PrivacyProfile:
-        """Both releases together, or this one ``other`` times: independent noise, each may depend on the ones before.
+        """Adaptive composition with ``other``, or of ``other`` releases like this one, with independent randomness.
 
         Raises:
-            InvalidArgument: a count below 1.
+            InvalidArgument: the count is below 1.
         """
         if isinstance(other, PrivacyProfile):
             return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
@@ -144,10 +153,10 @@ class PrivacyProfile:
         )
 
     def delta(self, epsilon: float) -> float:
-        """The smallest delta in ``[0, 1]`` that is proven at ``epsilon``.
+        """The smallest proven delta at ``epsilon``, in ``[0, 1]``.
 
         Raises:
-            InvalidArgument: ``epsilon`` negative, infinite or NaN.
+            InvalidArgument: ``epsilon`` is negative, infinite or NaN.
         """
         epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
         if not self.is_private:
@@ -158,10 +167,10 @@ class PrivacyProfile:
         return min(stated, loss_distribution(self.dp_sgd, self.promises).delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon, in nats, that is proven at ``delta``; ``math.inf`` if there is none.
+        """The smallest proven epsilon at ``delta``, in nats; ``math.inf`` if there is none.
 
         Raises:
-            InvalidArgument: ``delta`` outside ``[0, 1]`` or NaN.
+            InvalidArgument: ``delta`` is outside ``[0, 1]`` or NaN.
         """
         delta = check_number("delta", delta, low=0.0, high=1.0)
         if delta == 1.0:
@@ -174,10 +183,11 @@ class PrivacyProfile:
         return min(stated, loss_distribution(self.dp_sgd, self.promises).epsilon(delta))
 
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
-        """Points of the curve, all of which hold at once: what the optimizer takes as ``teacher``.
+        """Points of the curve, all of which hold at once. The optimizer uses them for a ``teacher`` with a profile.
 
         Args:
-            deltas: one point for each; when omitted, epsilon = 0 and three more, none of which follows from another.
+            deltas: the deltas of the points. If omitted: the point at epsilon = 0 and up to three more, none of which
+                another one implies.
 
         >>> [str(g) for g in PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]).guarantees([1e-4])]
         ['(0.0751455, 0.0001)-DP']
@@ -197,13 +207,13 @@ class PrivacyProfile:
 
     @property
     def _is_computable(self) -> bool:
-        # Whatever the epsilon, delta is at least the chance that one of the releases reveals everything: 1, but for
-        # rounding, beyond the limit below.
+        # At every epsilon, delta is at least the probability that one of the releases reveals everything. Beyond the
+        # limit below that is 1 up to rounding.
         revealing = sum(-count * math.log1p(-points[0].delta) for points, count in self.promises)
         return revealing < 30 and all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in self.promises)
 
     def _stated(self) -> tuple[PrivacyGuarantee, ...]:
-        """What the promises say without further computation: each point of a single one, and simple composition."""
+        """Guarantees that need no loss distribution: the points of a single promise, or simple composition."""
         if self.dp_sgd:
             return ()
         if len(self.promises) == 1 and self.promises[0][1] == 1:
@@ -213,7 +223,7 @@ class PrivacyProfile:
         return (PrivacyGuarantee(epsilon=round_up(epsilon), delta=min(1.0, round_up(delta))),)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the reading, ready for JSON; :meth:`from_dict` gives it back exactly."""
+        """The profile without its reading, ready for JSON; :meth:`from_dict` restores it exactly."""
         return {
             "dp_sgd": [list(run) for run in self.dp_sgd],
             "promises": [
@@ -227,10 +237,10 @@ class PrivacyProfile:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> PrivacyProfile:
-        """The profile that :meth:`to_dict` described.
+        """The profile that :meth:`to_dict` wrote.
 
         Raises:
-            InvalidArgument: not such a description.
+            InvalidArgument: ``value`` does not have that form.
 
         >>> profile = PrivacyProfile.from_dp_sgd([(1.0, 0.01, 100)]).compose(PrivacyProfile.non_private())
         >>> PrivacyProfile.from_dict(profile.to_dict()) == profile
@@ -246,8 +256,45 @@ class PrivacyProfile:
                 for p in value["promises"]
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgument("profile", "a description written by PrivacyProfile.to_dict", value) from error
+            raise InvalidArgument("profile", "a dictionary written by PrivacyProfile.to_dict", value) from error
         return cls(dp_sgd=dp_sgd, promises=promises)
+
+
+def as_profile(name: str, promise: Any) -> PrivacyProfile:
+    """One promise as a profile: ``promise`` is a guarantee or a profile.
+
+    Raises:
+        InvalidArgument: ``promise`` is anything else; the message calls it ``name``.
+    """
+    if isinstance(promise, PrivacyProfile):
+        return promise
+    expected = "a PrivacyGuarantee or a PrivacyProfile"
+    return PrivacyProfile.from_guarantee(check_guarantee(name, promise, expected=expected))
+
+
+def as_profiles(name: str, promises: Any, *, teachers: int | None = None) -> tuple[PrivacyProfile, ...]:
+    """A sequence of promises, one for each teacher, as profiles.
+
+    Args:
+        name: what messages call the argument.
+        promises: a sequence of guarantees and profiles.
+        teachers: K, the required length; ``None``: any length but 0.
+
+    Raises:
+        InvalidArgument: ``promises`` is not a sequence, has the wrong length, or has an element of another type.
+
+    >>> as_profiles("teacher", [PrivacyGuarantee(epsilon=0.1)] * 2, teachers=3)
+    Traceback (most recent call last):
+    ...
+    darrm_torch.errors.InvalidArgument: teacher must be a sequence with one guarantee or profile for each ...
+    """
+    is_sequence = isinstance(promises, Sequence) and not isinstance(promises, str)
+    if not is_sequence or not promises or len(promises) != (teachers or len(promises)):
+        expected = f"one guarantee or profile for each {'teacher' if teachers is None else f'of {teachers} teachers'}"
+        got = len(promises) if is_sequence else promises
+        cure = "Several guarantees of one teacher are PrivacyProfile.from_guarantee(first, second, ...)"
+        raise InvalidArgument(name, f"a sequence with {expected}", got, cure)
+    return tuple(as_profile(f"{name}[{place}]", promise) for place, promise in enumerate(promises))
 
 
 def _order(guarantee: PrivacyGuarantee) -> tuple[float, float]:

@@ -1,9 +1,9 @@
-"""What many labels cost together, by every route that is proven, and under which assumptions."""
+"""The cost of many labels together: every proven bound that applies, the smallest of them, and its assumptions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -12,44 +12,37 @@ from typing import Any, Literal, Protocol
 from ..errors import InvalidArgument, check_integer, check_number
 from .composition import general_composition
 from .guarantees import PrivacyGuarantee, format_bound, round_up
-from .profiles import PrivacyProfile
+from .profiles import PrivacyProfile, as_profile, as_profiles
 
-__all__ = ["PrivacyRoute", "TotalPrivacy", "as_if_redrawn", "total_privacy"]
+__all__ = ["PrivacyRoute", "RouteKey", "TotalPrivacy", "as_if_redrawn", "total_privacy"]
+
+RouteKey = Literal["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
 
 
 class PricedMechanism(Protocol):
-    """What :func:`total_privacy` asks of a mechanism (see :mod:`darrm_torch.mechanisms`)."""
+    """What :func:`total_privacy` needs to know about a mechanism (see :mod:`darrm_torch.mechanisms`)."""
 
     @property
     def certificate(self) -> Any:
         """The certificate of its noise function, or None."""
 
     def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
-        """The m of theory section 9, ``math.inf`` when there is none."""
+        """The allowance m of theory section 9; ``math.inf`` if there is none."""
 
     def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | PrivacyProfile | None:
-        """What its own coins promise for fixed votes, None if nothing."""
-
-
-RouteKey = Literal["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
-_NAMES: dict[RouteKey, str] = {
-    "publishing": "publishing the teachers",
-    "self-bounding": "self-bounding noise",
-    "certified": "certified label",
-    "own-randomness": "the mechanism's own randomness",
-    "private-votes": "private votes, private randomness",
-}
+        """The guarantee that its own randomness gives when only votes change; None if it gives none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyRoute:
-    """One way of bounding a total.
+    """One bound on the total.
 
     Attributes:
-        key: which argument it is, for programs: see :attr:`name` for people.
-        epsilon: the bound at the delta asked for; ``math.inf`` where it proves nothing at that delta.
-        explanation: what the bound says, or why it does not apply.
-        applies: whether it holds in this situation; with an infinite ``epsilon`` it holds and says nothing.
+        key: identifies the bound: "publishing", "self-bounding", "certified", "own-randomness" or "private-votes".
+            Compare this, never :attr:`name`.
+        epsilon: the bound at the requested delta; ``math.inf`` where there is none at that delta.
+        explanation: why the bound holds, or why it does not apply.
+        applies: whether the argument behind the bound holds in this situation.
     """
 
     key: RouteKey
@@ -59,21 +52,21 @@ class PrivacyRoute:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
-        return _NAMES[self.key]
+        """The name that reports show."""
+        return _ROUTES[self.key][0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TotalPrivacy:
-    """The proven guarantee of all labels together, and how it is proven.
+    """The proven guarantee of all labels together, and its proof.
 
     Attributes:
-        epsilon: the smallest of the routes that apply.
-        delta: the delta that was asked for.
-        labels: how many labels are covered.
-        route: the route that gives ``epsilon``.
-        routes: all of them, the ones that do not apply too.
-        assumptions: what has to be true outside the library, in words.
+        epsilon: the smallest bound that applies.
+        delta: the requested delta.
+        labels: the number of labels that the bound covers.
+        route: the bound that gives ``epsilon``.
+        routes: all bounds, including those that do not apply.
+        assumptions: what the guarantee assumes and the library cannot check.
     """
 
     epsilon: float
@@ -85,14 +78,14 @@ class TotalPrivacy:
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """The total as one guarantee."""
+        """The total as a single guarantee."""
         return PrivacyGuarantee(epsilon=self.epsilon, delta=self.delta)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON.
 
-        An epsilon is None where nothing is proven at this delta: of a route that does not apply, of one that would be
-        infinite, which counts as one that does not apply here, and of the whole, whose route is then None too.
+        An infinite epsilon is written as None. A route whose epsilon is None does not apply. If no route applies, the
+        ``epsilon`` and the ``route`` of the total are None.
         """
 
         def finite(epsilon: float) -> float | None:
@@ -105,14 +98,14 @@ class TotalPrivacy:
             "route": self.route.name if math.isfinite(self.epsilon) else None,
             "routes": [
                 {
-                    "key": r.key,
-                    "name": r.name,
-                    "epsilon": finite(r.epsilon),
-                    "applies": r.applies and math.isfinite(r.epsilon),
-                    "explanation": r.explanation
-                    + (" That is no bound at this delta." if r.applies and r.epsilon == math.inf else ""),
+                    "key": route.key,
+                    "name": route.name,
+                    "epsilon": finite(route.epsilon),
+                    "applies": route.applies and math.isfinite(route.epsilon),
+                    "explanation": route.explanation
+                    + " No finite epsilon is proven at this delta." * (route.applies and math.isinf(route.epsilon)),
                 }
-                for r in self.routes
+                for route in self.routes
             ],
             "assumptions": list(self.assumptions),
         }
@@ -120,12 +113,10 @@ class TotalPrivacy:
     def __str__(self) -> str:
         what = "1 label" if self.labels == 1 else f"{self.labels} labels together"
         lines = [f"{what}: ({format_bound(self.epsilon)}, {format_bound(self.delta, 3)})-DP, by {self.route.name}."]
-        for r in self.routes:
-            value = format_bound(r.epsilon) if r.applies else "does not apply"
-            lines.append(f"  {r.name}: {value}. {r.explanation}")
-        lines.append("Assumptions:")
-        lines += [f"  - {assumption}" for assumption in self.assumptions]
-        return "\n".join(lines)
+        for route in self.routes:
+            value = format_bound(route.epsilon) if route.applies else "does not apply"
+            lines.append(f"  {route.name}: {value}. {route.explanation}")
+        return "\n".join([*lines, "Assumptions:", *(f"  - {assumption}" for assumption in self.assumptions)])
 
 
 def total_privacy(
@@ -137,118 +128,144 @@ def total_privacy(
     votes: Literal["fixed", "fresh"] = "fixed",
     delta: float,
 ) -> TotalPrivacy:
-    """What ``labels`` labels cost together: the best of the bounds that are proven for this situation.
+    """Bound the privacy loss of ``labels`` labels together: the smallest bound that is proven for this situation.
 
     Args:
-        teachers: what each of the K teachers promises for everything it can release: a trained model
-            (``votes="fixed"``), or one round of votes (``votes="fresh"``).
-        overlap: r, how many teachers one record can touch; ``None``: all.
-        mechanism: how labels are made of votes.
-        labels: Q, how many labels are released, each asked for in the light of the ones before.
-        votes: "fixed": the same trained teachers answer everything. "fresh": each label has votes of its own, from
-            teachers re-trained, or otherwise private anew, with independent randomness.
-        delta: the delta at which the total is wanted.
+        teachers: one guarantee or profile for each of the K teachers. It covers everything that the teacher can
+            release: a trained model (``votes="fixed"``), or one round of votes (``votes="fresh"``). Several guarantees
+            that hold at once for one teacher are one profile: :meth:`PrivacyProfile.from_guarantee`.
+        overlap: r, the number of teachers that one record can affect; ``None``: all of them.
+        mechanism: turns votes into labels.
+        labels: Q, the number of released labels. Each input may depend on the labels before.
+        votes: "fixed": the same trained teachers vote on every input. "fresh": each label has its own votes, from
+            retrained teachers or otherwise privatized with independent randomness.
+        delta: the delta of the total.
 
     Raises:
-        InvalidArgument: an argument out of range, or of the wrong kind.
+        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, or an argument is out of range.
+
+    >>> from darrm_torch import NoiseFreeMajority
+    >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> total = total_privacy(
+    ...     teachers=[teacher] * 11, overlap=1, mechanism=NoiseFreeMajority(), labels=1000, delta=1e-4
+    ... )
+    >>> round(total.epsilon, 4), total.route.name
+    (0.0751, 'publishing the teachers')
     """
-    profiles = [_profile(teacher) for teacher in teachers]
-    if not profiles:
-        raise InvalidArgument("teachers", "one or more privacy profiles", teachers)
-    count = len(profiles)
-    touched = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
+    profiles = as_profiles("teachers", teachers)
+    affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
-    rounds = labels if votes == "fresh" else 1
-    routes = (
-        _publishing(profiles, touched, rounds, delta),
-        _self_bounding(profiles, touched, mechanism, labels, votes, delta),
-        _certified(profiles, touched, mechanism, labels, votes, delta),
-        _own_randomness(touched, mechanism, labels, delta),
-        _private_votes(profiles, touched, mechanism, labels, votes, delta),
-    )
+    release = _Release(profiles, affected, mechanism, labels, votes == "fresh", delta)
+    routes = tuple(_route(key, *bound(release)) for key, (_, bound) in _ROUTES.items())
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
-    predictable = () if getattr(mechanism, "secure", True) else (_PREDICTABLE,)
     return TotalPrivacy(
-        epsilon=best.epsilon,
-        delta=delta,
-        labels=labels,
-        route=best,
-        routes=routes,
-        assumptions=assumptions(
-            teachers=count,
-            overlap=touched,
-            votes=votes,
-            private=any(profile.is_private for profile in profiles),
-            unseen=sum(getattr(profile.reading, "digest", "") is None for profile in profiles),
-        )
-        + predictable,
+        epsilon=best.epsilon, delta=delta, labels=labels, route=best, routes=routes, assumptions=_assumptions(release)
     )
 
 
-def _profile(teacher: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
-    if isinstance(teacher, PrivacyGuarantee):
-        return PrivacyProfile.from_guarantee(teacher)
-    if not isinstance(teacher, PrivacyProfile):
-        raise InvalidArgument("teachers", "privacy profiles or guarantees", teacher)
-    return teacher
+def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> PrivacyGuarantee:
+    """The paper's total: general composition of one label's guarantee, as if teachers were retrained for every label.
+
+    This is no guarantee when the same trained teachers make all labels: for K = 3 and K = 11 the true loss of two
+    labels exceeds it. :func:`total_privacy` never uses it. It reproduces the paper's tables.
+
+    Args:
+        label: the guarantee of one label.
+        labels: Q.
+        slack: the paper's delta'.
+
+    >>> total = as_if_redrawn(PrivacyGuarantee(epsilon=0.2676, delta=3e-4), 100, slack=1e-4)
+    >>> round(total.epsilon, 3), round(total.delta, 2)
+    (15.044, 0.03)
+    """
+    return general_composition(label, labels, slack=slack)
 
 
-def _publishing(profiles: list[PrivacyProfile], touched: int, rounds: int, delta: float) -> PrivacyRoute:
-    """All labels are computed from the teachers by coins that do not depend on the data: post-processing."""
-    bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
-    if touched < len(profiles):
-        bounds.append(PrivacyProfile.weakest(profiles).compose(touched * rounds).epsilon(delta))
-    if touched == 1:
-        bounds.append(max(profile.compose(rounds).epsilon(delta) for profile in set(profiles)))
-    which = "the one teacher" if touched == 1 else f"the {touched} teachers"
-    grows = "it does not grow with the number of labels" if rounds == 1 else f"in each of {rounds} rounds"
+# --- the routes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Release:
+    """The labels to be released and the teachers behind them: what every bound is computed from."""
+
+    profiles: tuple[PrivacyProfile, ...]
+    affected: int
+    mechanism: PricedMechanism
+    labels: int
+    fresh: bool
+    delta: float
+
+    @property
+    def rounds(self) -> int:
+        """How many times the teachers release something of their own."""
+        return self.labels if self.fresh else 1
+
+    @property
+    def affected_teachers(self) -> str:
+        return "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
+
+    def teacher_epsilon(self, delta: float) -> float:
+        """The largest epsilon of any single teacher at ``delta``."""
+        return max(profile.epsilon(min(delta, 1.0)) for profile in set(self.profiles))
+
+
+_Bound = tuple[float | None, str]  # epsilon, or None where the argument does not apply; and the explanation
+
+
+def _route(key: RouteKey, epsilon: float | None, explanation: str) -> PrivacyRoute:
     return PrivacyRoute(
-        key="publishing",
-        epsilon=min(bounds),
-        explanation=f"No more is revealed than by publishing {which} that one record can touch; {grows}.",
+        key=key, epsilon=math.inf if epsilon is None else epsilon, explanation=explanation, applies=epsilon is not None
     )
 
 
-def _self_bounding(
-    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
-) -> PrivacyRoute:
+def _publishing(release: _Release) -> _Bound:
+    """Labels are computed from the teachers with randomness that does not depend on the data: post-processing."""
+    profiles, affected, rounds, delta = release.profiles, release.affected, release.rounds, release.delta
+    bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
+    if affected < len(profiles):
+        bounds.append(PrivacyProfile.weakest(profiles).compose(affected * rounds).epsilon(delta))
+    if affected == 1:
+        bounds.append(max(profile.compose(rounds).epsilon(delta) for profile in set(profiles)))
+    often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."
+    return min(bounds), (
+        f"The labels reveal no more than publishing {release.affected_teachers} that one record can affect{often}"
+    )
+
+
+def _self_bounding(release: _Release) -> _Bound:
     """Theory, section 9: (Q m epsilon, Q m Delta), at the point of the teachers' profile that suits ``delta``.
 
     Labels of fresh votes compose better than that: one label is (m epsilon, m Delta)-DP for every point at once.
     """
-    key: RouteKey = "self-bounding"
-    allowance = mechanism.self_bounding_allowance(teachers=len(profiles), overlap=touched)
-    if not math.isfinite(allowance):
-        return _excluded(key, "The noise is not self-bounding: labels of the same teachers do not add up.")
-    times = labels * Fraction(allowance)
+    labels, delta = release.labels, release.delta
+    m = release.mechanism.self_bounding_allowance(teachers=len(release.profiles), overlap=release.affected)
+    if not math.isfinite(m):
+        return None, "The noise is not self-bounding, so the costs of labels from the same teachers do not add up."
+    times = labels * Fraction(m)
     share = float(_decimal(delta) / times)
     if _decimal(share) * times > _decimal(delta):
         share = math.nextafter(share, 0.0)
-    epsilon = max(profile.epsilon(min(share, 1.0)) for profile in set(profiles))
+    epsilon = release.teacher_epsilon(share)
     total = round_up(times * Fraction(epsilon)) if math.isfinite(epsilon) else math.inf
-    if votes == "fresh" and labels > 1:
-        points = PrivacyProfile.weakest(profiles).guarantees()
+    factor = format_bound(m)
+    cost = "no more than one teacher" if factor == "1" else f"at most {factor} times as much as one teacher"
+    how = f"the costs of labels add up: {labels} x {factor} x ({format_bound(epsilon)}, {format_bound(share, 3)})"
+    if release.fresh and labels > 1:
+        points = [point for point in PrivacyProfile.weakest(release.profiles).guarantees() if point.epsilon < math.inf]
         label = [
             PrivacyGuarantee(
-                epsilon=round_up(Fraction(allowance) * Fraction(point.epsilon)),
-                delta=min(1.0, round_up(Fraction(allowance) * Fraction(point.delta))),
+                epsilon=round_up(Fraction(m) * Fraction(point.epsilon)),
+                delta=min(1.0, round_up(Fraction(m) * Fraction(point.delta))),
             )
             for point in points
-            if math.isfinite(point.epsilon)
         ]
-        if label:
-            total = min(total, PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta))
-    many = format_bound(allowance)
-    whose = "one teacher does" if many == "1" else f"{many} teachers do"
-    return PrivacyRoute(
-        key=key,
-        epsilon=total,
-        explanation=f"A label reveals at most what {whose}, and labels add up: "
-        f"{labels} x {many} times ({format_bound(epsilon)}, {format_bound(share, 3)}).",
-    )
+        composed = PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta) if label else math.inf
+        if composed < total:
+            total, how = composed, f"the {labels} labels come from independent votes, so they compose"
+    return total, f"A label costs {cost}, and {how}."
 
 
 def _decimal(number: float) -> Fraction:
@@ -256,63 +273,57 @@ def _decimal(number: float) -> Fraction:
     return Fraction(repr(number))
 
 
-def _certified(
-    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
-) -> PrivacyRoute:
-    key: RouteKey = "certified"
-    certificate = mechanism.certificate
+def _certified(release: _Release) -> _Bound:
+    certificate = release.mechanism.certificate
     target = getattr(certificate, "target", None)
     if target is None:
-        return _excluded(key, "The mechanism has no certificate for a single label.")
-    if certificate.teachers != len(profiles):
-        return _excluded(key, f"The certificate is for {certificate.teachers} teachers, not {len(profiles)}.")
-    if certificate.overlap < touched:
-        return _excluded(
-            key, f"The certificate is for records that touch {certificate.overlap} teachers, not {touched}."
+        return None, "The mechanism has no certificate for a single label."
+    if certificate.teachers != len(release.profiles):
+        return None, f"The certificate is for {certificate.teachers} teachers, not {len(release.profiles)}."
+    if certificate.overlap < release.affected:
+        return None, (
+            f"The certificate assumes that one record affects at most {certificate.overlap} teachers; here it can "
+            f"affect {release.affected}."
         )
-    weakest = PrivacyProfile.weakest(profiles)
+    weakest = PrivacyProfile.weakest(release.profiles)
     for point in certificate.teacher:
         if math.isfinite(point.epsilon) and weakest.delta(point.epsilon) > point.delta < max(
-            profile.delta(point.epsilon) for profile in set(profiles)
+            profile.delta(point.epsilon) for profile in set(release.profiles)
         ):
-            return _excluded(key, f"The certificate assumes teachers that are {point}; not all of these are.")
-    if votes == "fixed" and labels > 1:
-        return _excluded(
-            key,
-            f"One label is {target}, but labels of the same teachers share their training and do not add up.",
+            return None, f"The certificate assumes that every teacher is {point}; that is not proven for all of them."
+    if release.labels > 1 and not release.fresh:
+        return None, (
+            f"One label is {target}, but labels of the same teachers share the randomness of their training, so these "
+            "guarantees do not compose."
         )
-    return PrivacyRoute(
-        key=key,
-        epsilon=PrivacyProfile.from_guarantee(target).compose(labels).epsilon(delta),
-        explanation="The noise was checked against all teachers with these promises"
-        + (f": one label is {target}, and {labels} labels of independent votes compose." if labels > 1 else "."),
+    several = f" The {release.labels} labels come from independent votes, so they compose."
+    return PrivacyProfile.from_guarantee(target).compose(release.labels).epsilon(release.delta), (
+        f"One label is {target}: the noise is certified against all teachers with these guarantees."
+        + several * (release.labels > 1)
     )
 
 
-def _own_randomness(touched: int, mechanism: PricedMechanism, labels: int, delta: float) -> PrivacyRoute:
-    key: RouteKey = "own-randomness"
-    promise = mechanism.guarantee(labels=labels, delta=delta, overlap=touched)
+def _own_randomness(release: _Release) -> _Bound:
+    mechanism = release.mechanism
+    asked: dict[str, Any] = {"labels": release.labels, "delta": release.delta, "overlap": release.affected}
+    promise = mechanism.guarantee(**asked)
     if promise is None:
-        return _excluded(key, "Its coins protect nothing by themselves.")
-    what = "a label" if labels == 1 else f"{labels} labels"
-    proof = getattr(mechanism, "proof", None)  # what stands in for noise before it is made has none
-    return PrivacyRoute(
-        key=key,
-        epsilon=_profile(promise).epsilon(delta),
-        explanation=f"The noise on the votes protects {what} whatever the teachers are"
-        + (f", {proof(labels=labels, delta=delta, overlap=touched)}." if proof else "."),
+        return None, "The mechanism's randomness alone protects nothing."
+    what = "one label" if release.labels == 1 else f"{release.labels} labels"
+    proof = getattr(mechanism, "proof", None)  # the planner's stand-ins for noise not yet computed have none
+    return as_profile("guarantee", promise).epsilon(release.delta), (
+        f"However the teachers were trained, the mechanism's randomness protects {what}"
+        + (f" {proof(**asked)}." if proof else ".")
     )
 
 
-def _private_votes(
-    profiles: list[PrivacyProfile], touched: int, mechanism: PricedMechanism, labels: int, votes: str, delta: float
-) -> PrivacyRoute:
-    """Private teachers seen through private coins: less than either reveals.
+def _private_votes(release: _Release) -> _Bound:
+    """Private teachers seen through a mechanism with randomness of its own: less than either reveals.
 
     Theorem. Let the chance G(z) of any set of transcripts be (eta, d)-DP in each teacher's model z_k alone: G(z) <=
-    e^eta G(z') + d where only z_k differs (the coins of Q labels, fixed votes). Let r teachers change, each (eps,
-    Delta)-DP. With tanh(T / 2) = tanh(eps / 2) tanh(eta / 2) and f = (e^eta - 1 + 2 d) / (e^eta + 1) the labels are
-    (r T, r Delta f)-DP together if d = 0, and (T, d + Delta f)-DP if r = 1.
+    e^eta G(z') + d where only z_k differs (the mechanism's randomness over Q labels, fixed votes). Let r teachers
+    change, each (eps, Delta)-DP. With tanh(T / 2) = tanh(eps / 2) tanh(eta / 2) and f = (e^eta - 1 + 2 d) / (e^eta + 1)
+    the labels are (r T, r Delta f)-DP together if d = 0, and (T, d + Delta f)-DP if r = 1.
 
     Proof. An (eps, Delta)-DP pair is P = (1 - Delta) M + Delta A and P' = (1 - Delta) M' + Delta B, with M, M' a pair
     that is eps-DP (Kairouz, Oh, Viswanath 2015). First put B for A in every changed teacher. For a set S and its
@@ -326,38 +337,33 @@ def _private_votes(
 
     as (U - e^T V) e^eta = e^T U - V is what T is defined by, T <= eps, and U <= 1. So each change costs (T, d). QED
     """
-    key: RouteKey = "private-votes"
-    if not all(profile.is_private for profile in profiles):
-        return _excluded(key, "The teachers promise nothing that the coins could add to.")
-    rounds, asked = (labels, 1) if votes == "fresh" else (1, labels)
+    affected, rounds, delta = release.affected, release.rounds, release.delta
+    if not all(profile.is_private for profile in release.profiles):
+        return None, "At least one teacher has no privacy guarantee."
     total = math.inf
-    for spent in (0.0, delta / 2) if touched == 1 and rounds == 1 and delta else (0.0,):
-        promise = mechanism.guarantee(labels=asked, delta=spent, overlap=1)
-        eta = math.inf if promise is None else _profile(promise).epsilon(spent)
+    for spent in (0.0, delta / 2) if affected == 1 and rounds == 1 and delta else (0.0,):
+        promise = release.mechanism.guarantee(labels=1 if release.fresh else release.labels, delta=spent, overlap=1)
+        eta = math.inf if promise is None else as_profile("guarantee", promise).epsilon(spent)
         if math.isinf(eta):
             continue
         falls = (math.tanh(eta / 2) + 2 * spent / (math.exp(min(eta, 700.0)) + 1)) * (1 + 2.0**-46)
         if rounds > 1:
             label = [
                 PrivacyGuarantee(
-                    epsilon=touched * _seen_through(point.epsilon, eta) * (1 + 2.0**-50),
-                    delta=min(1.0, touched * point.delta * falls * (1 + 2.0**-50)),
+                    epsilon=affected * _seen_through(point.epsilon, eta) * (1 + 2.0**-50),
+                    delta=min(1.0, affected * point.delta * falls * (1 + 2.0**-50)),
                 )
-                for point in PrivacyProfile.weakest(profiles).guarantees()
+                for point in PrivacyProfile.weakest(release.profiles).guarantees()
             ]
             total = min(total, PrivacyProfile.from_guarantee(*label).compose(rounds).epsilon(delta))
         else:
-            share = (delta - spent) / max(touched * falls, 5e-324) * (1 - 2.0**-46)
-            epsilon = max(profile.epsilon(min(share, 1.0)) for profile in set(profiles))
-            total = min(total, touched * _seen_through(epsilon, eta) * (1 + 2.0**-50))
+            epsilon = release.teacher_epsilon((delta - spent) / max(affected * falls, 5e-324) * (1 - 2.0**-46))
+            total = min(total, affected * _seen_through(epsilon, eta) * (1 + 2.0**-50))
     if math.isinf(total):
-        return _excluded(key, "Its coins protect nothing by themselves.")
-    what = "the one teacher" if touched == 1 else f"each of the {touched} teachers"
-    return PrivacyRoute(
-        key=key,
-        epsilon=total,
-        explanation=f"The noise on the votes hides {what} that one record can touch, and their training hides the "
-        "record.",
+        return None, "The mechanism's randomness does not protect a single vote at a delta that this bound can use."
+    return total, (
+        f"The mechanism's randomness masks the votes of {release.affected_teachers} that one record can affect, and "
+        "private training masks the record."
     )
 
 
@@ -372,59 +378,43 @@ def _seen_through(epsilon: float, eta: float) -> float:
     return min(low, exact * (1 + 2.0**-46))
 
 
-def _excluded(key: RouteKey, why: str) -> PrivacyRoute:
-    return PrivacyRoute(key=key, epsilon=math.inf, explanation=why, applies=False)
+# In the order in which reports list them; of equal bounds the first one counts.
+_ROUTES: dict[RouteKey, tuple[str, Callable[[_Release], _Bound]]] = {
+    "publishing": ("publishing the teachers", _publishing),
+    "self-bounding": ("self-bounding noise", _self_bounding),
+    "certified": ("certified label", _certified),
+    "own-randomness": ("the mechanism's own randomness", _own_randomness),
+    "private-votes": ("private votes, private randomness", _private_votes),
+}
 
 
-def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> PrivacyGuarantee:
-    """The paper's total: general composition of the per-label guarantee, as if teachers were re-drawn for every label.
-
-    No guarantee when the same trained teachers answer: for K = 3 and K = 11 the true loss of two labels exceeds
-    it. :func:`total_privacy` never uses it; it is here to reproduce the paper's tables.
-
-    Args:
-        label: (epsilon, delta) of one label.
-        labels: Q.
-        slack: the paper's delta'.
-
-    >>> total = as_if_redrawn(PrivacyGuarantee(epsilon=0.2676, delta=3e-4), 100, slack=1e-4)
-    >>> round(total.epsilon, 3), round(total.delta, 2)
-    (15.044, 0.03)
-    """
-    return general_composition(label, labels, slack=slack)
-
-
-_PREDICTABLE = "Coins: nobody knows the insecure_seed that labels are drawn with; whoever does can predict the coins."
-_OF_TRAINING = (
-    "Training: each teacher was trained as its accountant recorded it, on batches drawn by Poisson sampling.",
-    "Independence: no two teachers share noise or batches: no random seed, generator or data loader.",
-)
-
-
-def assumptions(
-    *,
-    teachers: int,
-    overlap: int,
-    votes: Literal["fixed", "fresh"] = "fixed",
-    private: bool = True,
-    unseen: int = 0,
-) -> tuple[str, ...]:
-    """What a guarantee about labels rests on, outside the library, in words for whoever answers for the data.
-
-    Without ``private`` teachers it does not rest on how they were trained.
-    """
-    touched = (
-        f"all {teachers} teachers (nothing is assumed)"
-        if overlap == teachers
-        else (f"at most {overlap} of the {teachers} teachers; this is a promise of whoever split the data")
-    )
-    return (
-        "Neighbours: two data sets of which one has one record more. Whoever has several records is protected less.",
-        f"Overlap: one record influences {touched}.",
-        *(_OF_TRAINING if private else ()),
-        *((f"Weights: {unseen} teachers, read without their weights, were not trained further.",) if unseen else ()),
-        "Votes: the same trained teachers answer every question."
-        if votes == "fixed"
-        else "Votes: every label has votes of its own, made private anew.",
-        "Secrecy: only labels are given out; no votes, counts or teachers, and no accuracy measured on secret data.",
-    )
+def _assumptions(release: _Release) -> tuple[str, ...]:
+    """What the total assumes and the library cannot check, for the person who is responsible for the data."""
+    assumed = [
+        "Neighbours: two data sets that differ by adding or removing one record. A person with several records is "
+        "protected less.",
+        "Overlap: none is assumed; one record may affect every teacher."
+        if release.affected == len(release.profiles)
+        else f"Overlap: one record affects at most {release.affected} of the {len(release.profiles)} teachers. This "
+        "depends on how the data were split.",
+    ]
+    if any(profile.is_private for profile in release.profiles):
+        assumed += [
+            "Training: each teacher was trained as its accountant recorded, on batches drawn by Poisson sampling.",
+            "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
+            "loaders.",
+        ]
+    if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in release.profiles):
+        assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
+    assumed += [
+        "Votes: each label has votes of its own, privatized with independent randomness."
+        if release.fresh
+        else "Votes: the same trained teachers vote on every input.",
+        "Secrecy: only the labels are released: no votes, no counts, no teachers and no accuracy measured on private "
+        "data.",
+    ]
+    if not getattr(release.mechanism, "secure", True):
+        assumed.append(
+            "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."
+        )
+    return tuple(assumed)

@@ -1,4 +1,4 @@
-"""The paper's figures and tables again, each beside what the paper prints, and what lies beyond them.
+"""The paper's figures and tables, reproduced beside the printed numbers, and further experiments.
 
 ``python -m recipes.reproduce [name ...]``: see :mod:`recipes.reproduce.__main__`.
 """

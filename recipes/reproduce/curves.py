@@ -27,8 +27,8 @@ class Setting:
 
     Attributes:
         panel: its heading.
-        sample: how many teachers gamma_Sub asks.
-        composed: what all K votes keep together, for gamma_const; None: K times one vote.
+        sample: how many teachers gamma_Sub samples.
+        composed: the guarantee of all K votes together, for gamma_const; None: K times one vote.
     """
 
     panel: str
@@ -43,7 +43,7 @@ class Setting:
         return dt.optimize_noise(teachers=self.teachers, teacher=self.teacher, target=self.target, shape=shape)
 
     def functions(self) -> dict[str, dt.NoiseFunction]:
-        """gamma_opt as the paper searches for it (any shape), and its baselines; gamma_DSub only without Delta."""
+        """gamma_opt as the paper computes it (any shape) and its baselines; gamma_DSub only if Delta is 0."""
         every = {
             "opt": self.best(shape="free"),
             "Sub": dt.subsampling_noise(teachers=self.teachers, allowance=self.sample),
@@ -71,7 +71,7 @@ def m_settings(teachers: int, allowances: tuple[int, ...], *, delta: float) -> l
 
 
 def shapes(name: str, title: str, settings: list[Setting], *, tables: tuple[Table, ...] = ()) -> Result:
-    """Shapes and errors of all noise functions in all settings, and what of the paper's remarks is so."""
+    """Shapes and errors of all noise functions in all settings, and which of the paper's remarks hold."""
     functions = {setting.panel: setting.functions() for setting in settings}
     teachers = settings[0].teachers
     chances = np.linspace(0.5, 1.0, 51)
@@ -111,7 +111,7 @@ def shapes(name: str, title: str, settings: list[Setting], *, tables: tuple[Tabl
             remarks(functions, curves),
         ),
         notes=(
-            "Every gamma_opt here carries a certificate; the paper prints no numbers for these curves, only remarks.",
+            "Every gamma_opt here is certified. The paper prints remarks on these curves but no numbers.",
             *oddities(settings, functions),
         ),
         data={"chances": chances.tolist(), "curves": curves},
@@ -120,7 +120,7 @@ def shapes(name: str, title: str, settings: list[Setting], *, tables: tuple[Tabl
 
 
 def remarks(functions: Mapping[str, Mapping[str, dt.NoiseFunction]], curves: Mapping[str, Any]) -> Table:
-    """What the paper says of the curves, and whether it is so."""
+    """The paper's remarks on the curves, and whether they hold."""
     rows = []
     for panel, every in functions.items():
         half = {which: noise.gamma[noise.teachers // 2 + 1 :] for which, noise in every.items()}
@@ -152,26 +152,26 @@ def remarks(functions: Mapping[str, Mapping[str, dt.NoiseFunction]], curves: Map
 
 
 def oddities(settings: Sequence[Setting], functions: Mapping[str, Mapping[str, dt.NoiseFunction]]) -> list[str]:
-    """Where gamma_opt gives a larger margin more noise, and what it costs to forbid that."""
+    """Where gamma_opt adds more noise to a larger margin, and the cost of forbidding that."""
     prior = dt.IndependentVotes(mean=0.75)
     losses = {}
     for setting in settings:
         free = functions[setting.panel]["opt"]
         half = free.gamma[setting.teachers // 2 + 1 :]
         if np.any(np.diff(half) < -1e-6):
-            told = float(prior.lead_weights(setting.teachers) @ half) / 2
+            objective = float(prior.lead_weights(setting.teachers) @ half) / 2
             lost = setting.best(shape="monotone").expected_error(prior)[0] - free.expected_error(prior)[0]
-            losses[setting.panel] = f"{100 * lost / told:.1g}%"
+            losses[setting.panel] = f"{100 * lost / objective:.1g}%"
     if not losses:
         return []
     return [
-        "gamma_opt is not monotone: a larger margin can get more noise. The library's default shape forbids that, at "
-        "a loss of the objective of " + ", ".join(f"{lost} ({panel})" for panel, lost in losses.items()) + ".",
+        "gamma_opt is not monotone: a larger margin can get more noise. The library's default shape forbids that, "
+        "which lowers the objective by " + ", ".join(f"{lost} ({panel})" for panel, lost in losses.items()) + ".",
     ]
 
 
 def draw_shapes(file: Path, curves: Mapping[str, Mapping[str, Any]], chances: np.ndarray) -> None:
-    """For each setting the shape above and the error below, at most four side by side."""
+    """The shape of each setting above its error, at most four settings side by side."""
     wide = len(curves) if len(curves) <= 4 else 3
     bands = -(-len(curves) // wide)
     with grid(file, 2 * bands, wide, size=(3.1 * wide, 5.2 * bands), sharey="row") as (figure, axes):
@@ -183,9 +183,9 @@ def draw_shapes(file: Path, curves: Mapping[str, Mapping[str, Any]], chances: np
                 lower.plot(chances, curve["error_at_shared_chance"], **look | {"markevery": 10})
             upper.set(title=panel, xlabel="votes for 1", ylim=(-0.04, 1.06))
             upper.xaxis.get_major_locator().set_params(integer=True)
-            lower.set(xlabel="every teacher's chance of 1")
+            lower.set(xlabel="probability that a teacher votes 1")
             if number % wide == 0:
-                upper.set_ylabel("gamma: Pr[majority is told]")
+                upper.set_ylabel("gamma: Pr[label is the majority]")
                 lower.set_ylabel("error (total variation)")
         legend(figure, axes[0, 0], columns=4)
 
@@ -218,7 +218,7 @@ def pure_101() -> Result:
 
 
 def composition() -> Result:
-    """The paper's comparison by general composition, and its table of parameters."""
+    """The paper's comparison under general composition, and its table of parameters."""
     teachers, teacher = 35, dt.PrivacyGuarantee(epsilon=EPSILON, delta=DELTA)
     all_votes = dt.general_composition(teacher, teachers, slack=0.1)
     settings, rows = [], []
@@ -303,24 +303,24 @@ def priors() -> Result:
 
 
 def prior_notes(curves: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """The paper's three expectations, against what is computed."""
+    """The paper's three expectations, compared with the computed errors."""
     notes = []
     for panel, every in curves.items():
         for name in every["gamma_opt-U"]["errors"]:
             uniform, peaked = (every[which]["errors"][name] for which in ("gamma_opt-U", "gamma_opt-P"))
             noise = 2 * (uniform[1] ** 2 + peaked[1] ** 2) ** 0.5
             if abs(uniform[0] - peaked[0]) <= max(noise, 1e-12):
-                verdict = "cannot be told apart from"
+                verdict = "cannot be distinguished from"
             else:
                 verdict = "is lower than" if peaked[0] < uniform[0] else "is higher than"
             notes.append(f"{panel}, {name}: the error of gamma_opt-P {verdict} that of gamma_opt-U.")
     return (
         *notes,
-        "At p = 1/2 both outcomes are equally likely with any symmetric gamma, so every error as the paper defines it "
-        "is exactly 0, and none can be higher than another as the paper expects. (The authors' published code draws "
-        "K + 1 chances for K teachers, which is not symmetric.)",
+        "At p = 1/2 both outcomes are equally likely with any symmetric gamma. Every error as the paper defines it is "
+        "then exactly 0, so none can be higher than another, as the paper expects. (The authors' published code draws "
+        "K + 1 probabilities for K teachers, which is not symmetric.)",
         "For p uniform on [0, 1] the paper's linear objective is exactly 0 for every gamma; its surrogate on [1/2, 1] "
-        "drops the absolute value of the error. 'gamma for the error itself' is the optimum with it kept.",
+        "drops the absolute value of the error. 'gamma for the error itself' is the optimum with the absolute value.",
     )
 
 
@@ -335,7 +335,7 @@ def draw_priors(file: Path, curves: Mapping[str, Mapping[str, Any]]) -> None:
                 places = [group + (number - (len(every) - 1) / 2) * width for group in range(len(names))]
                 values = [error for error, _ in curve["errors"].values()]
                 right.bar(places, values, width=width, color=style["color"], edgecolor="black", linewidth=0.4)
-            left.set(title=f"{panel}: shapes", xlabel="votes for 1", ylabel="gamma: Pr[majority is told]")
+            left.set(title=f"{panel}: shapes", xlabel="votes for 1", ylabel="gamma: Pr[label is the majority]")
             right.set(
                 title=f"{panel}: error under three actual distributions",
                 ylabel="error (total variation)",

@@ -1,4 +1,4 @@
-"""How figures look: colours told apart by colour-blind readers, with a marker and a dash of their own for print."""
+"""The style of figures: colours that colour-blind readers can distinguish, each with its own marker and dashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STYLES: tuple[dict[str, Any], ...] = (
 def grid(
     file: Path, rows: int, columns: int, *, size: tuple[float, float], lines: bool = True, **how: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its ``(rows, columns)`` axes; ``file``.png and ``file``.svg are written at the end."""
+    """A figure and its ``(rows, columns)`` axes, written to ``file``.png and ``file``.svg at the end."""
     import matplotlib
 
     matplotlib.use("Agg")

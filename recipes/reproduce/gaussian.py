@@ -18,7 +18,7 @@ TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 
 
 def label_target(source: str, allowance: int) -> dt.PrivacyGuarantee:
-    """(m epsilon, m Delta), what one label may cost."""
+    """(m epsilon, m Delta), the target for one label."""
     return dt.PrivacyGuarantee(
         epsilon=allowance * published.EPSILON[source], delta=min(1.0, allowance * published.DELTA)
     )
@@ -34,7 +34,7 @@ def searched(target: dt.PrivacyGuarantee) -> tuple[np.ndarray, np.ndarray]:
 
 
 def square_at(target: dt.PrivacyGuarantee, order: Any) -> Any:
-    """sigma**2 at which the RDP bound of this order says (epsilon, delta)."""
+    """sigma**2 at which the RDP bound of this order gives (epsilon, delta)."""
     return order / (target.epsilon - math.log(1 / target.delta) / (order - 1))
 
 
@@ -67,7 +67,7 @@ def gaussian() -> Result:
                 target = label_target(source, 3)
                 order, sigma = paper_sigma(target)
                 panel.plot(orders, squares, color=STYLES[0]["color"], label="RDP bound at this order (the paper)")
-                panel.plot(order, sigma**2, "o", color=STYLES[0]["color"], label="its least, the paper's choice")
+                panel.plot(order, sigma**2, "o", color=STYLES[0]["color"], label="its minimum, the paper's choice")
                 exact = dt.GNMax.calibrated(target).sigma
                 panel.axhline(exact**2, color=STYLES[1]["color"], linestyle="--", label="exact, without Renyi orders")
                 panel.set_xscale("log")
@@ -96,9 +96,9 @@ def gaussian() -> Result:
             ),
         ),
         notes=(
-            "The paper's sigma are the least of its bound, but the lambda printed beside them are not where that is: "
-            f"{'; '.join(starts)}. They are 3 above the smallest lambda possible, where a search may have begun.",
-            "The Renyi bound is loose: by the exact condition on the Gaussian 1.6 to 1.8 times less noise will do.",
+            "The paper's sigma minimise its bound, but the lambda printed beside them are not the minimisers: "
+            f"{'; '.join(starts)}. They are 3 above the smallest possible lambda, where a search may have begun.",
+            "The Renyi bound is loose: by the exact condition, 1.6 to 1.8 times less Gaussian noise is enough.",
         ),
         data=curves,
         draw=draw,

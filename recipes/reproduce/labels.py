@@ -1,4 +1,4 @@
-"""Accuracy of private labels on images: the paper's teachers trained again, and its tables beside what they vote."""
+"""Accuracy of private labels on images, from retrained teachers, beside the paper's tables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,24 @@ from .losses import BATCH, EPOCHS, NOISE, RECORDS, TEACHERS, teacher_profile
 from .result import Result, Table
 
 PAPER = ("GNMax", "gamma_Sub", "gamma_opt")
-# The paper prints none. This one makes single private teachers about as good on these test images as the paper's must
-# have been (at m = 1 gamma_Sub tells what a teacher drawn at random says): the report says so, and shows others.
+# The paper prints no learning rate. With this one, single private teachers are about as accurate on these test images
+# as the paper's must have been (at m = 1 gamma_Sub is the vote of a random teacher). The report says so and shows
+# others.
 LEARNING_RATE, OTHER_RATES = 0.02, (0.005, 0.01, 0.05)
-BEYOND = ("GNMax, exact sigma", "optimal majority, by coins", "gamma for the whole profile", "noise-free majority")
-OF_PLAIN_TEACHERS = ("GNMax", "GNMax, exact sigma", "optimal majority, by coins")
+BEYOND = (
+    "GNMax, exact sigma",
+    "optimal majority, own randomness",
+    "gamma for the whole profile",
+    "noise-free majority",
+)
+OF_PLAIN_TEACHERS = ("GNMax", "GNMax, exact sigma", "optimal majority, own randomness")
 # m -> method -> mean and standard deviation for each number of queries
 Points: TypeAlias = dict[int, dict[str, list[tuple[float, float]]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Votes:
-    """What the teachers of one seed vote on the paper's 2,000 test images; an evaluation that nobody may publish.
+    """The votes of one seed's teachers on the paper's 2,000 test images: an evaluation that must not be published.
 
     Attributes:
         private, plain: ``(N, 2)`` counts of teachers with and without DP-SGD.
@@ -49,7 +55,7 @@ class Votes:
     single: tuple[float, float]
 
     def correct(self, mechanism: dt.Mechanism, *, plain: bool) -> np.ndarray:
-        """``(N,)`` each image's chance of being given its right label: exact, no label is drawn."""
+        """``(N,)`` the probability of the right label for each image: exact, no label is drawn."""
         law = mechanism.label_probabilities(self.plain if plain else self.private)
         return np.asarray(law)[np.arange(len(self.truth)), self.truth]
 
@@ -57,7 +63,7 @@ class Votes:
 def vote(
     folder: Path, task: Task, *, seed: int, limit: int | None, workers: int | None, rate: float = LEARNING_RATE
 ) -> Votes:
-    """Train 11 teachers on equal slices, as the paper, and as many without privacy; or reuse those in ``folder``."""
+    """Train 11 private teachers on equal slices, as in the paper, and 11 plain ones, or reuse those in ``folder``."""
     settings = experiment.Settings(
         source=task.source,
         classes=task.classes,
@@ -87,7 +93,7 @@ def vote(
 
 
 def mechanisms(source: str, allowance: int) -> dict[str, dt.Mechanism]:
-    """The paper's three at (m epsilon, m Delta) for one label, then those beyond it at the same guarantee."""
+    """The paper's three mechanisms at (m epsilon, m Delta) for one label, and others at the same guarantee."""
     target = label_target(source, allowance)
     teacher = dt.PrivacyGuarantee(epsilon=published.EPSILON[source], delta=published.DELTA)
     subsampled = dt.subsampling_noise(teachers=TEACHERS, allowance=allowance)
@@ -98,7 +104,7 @@ def mechanisms(source: str, allowance: int) -> dict[str, dt.Mechanism]:
         "gamma_Sub": dt.DaRRM(dt.NoiseFunction(gamma=subsampled.gamma, certificate=proven)),
         "gamma_opt": dt.DaRRM(dt.optimize_noise(teachers=TEACHERS, teacher=teacher, target=target, shape="free")),
         "GNMax, exact sigma": dt.GNMax.calibrated(target),
-        "optimal majority, by coins": dt.DaRRM(
+        "optimal majority, own randomness": dt.DaRRM(
             dt.optimize_noise(
                 teachers=TEACHERS, teacher=dt.PrivacyGuarantee(epsilon=math.inf), target=target, overlap=1
             )
@@ -126,7 +132,7 @@ def accuracy(
     limit: int | None = None,
     workers: int | None = None,
 ) -> Result:
-    """The tables "Accuracy of the predicted labels" for one data set, from several seeds of teachers."""
+    """The tables "Accuracy of the predicted labels" for one data set, over several seeds of teachers."""
     title = f"Accuracy of private labels on {TITLES[source]}, class 5 against 8 (the paper's tables, m = 1, 3, 5, 7)"
     name = f"labels-{source}"
     try:
@@ -139,21 +145,21 @@ def accuracy(
         return vote(folder / run, task, seed=seed, limit=limit, workers=workers, rate=rate)
 
     votes = {seed: voted(seed) for seed in seeds}
-    made = {m: mechanisms(source, m) for m in published.ALLOWANCES}
+    by_allowance = {m: mechanisms(source, m) for m in published.ALLOWANCES}
     rng = np.random.default_rng(0)
     rows: list[tuple[Any, ...]] = []
     exact: dict[int, dict[str, list[float]]] = {}
     points: Points = {}
     for m in published.ALLOWANCES:
         exact[m], points[m] = {}, {}
-        for method, mechanism in made[m].items():
-            correct = [each.correct(mechanism, plain=method in OF_PLAIN_TEACHERS) for each in votes.values()]
-            exact[m][method] = [float(each.mean()) for each in correct]
+        for method, mechanism in by_allowance[m].items():
+            correct = [ballots.correct(mechanism, plain=method in OF_PLAIN_TEACHERS) for ballots in votes.values()]
+            exact[m][method] = [float(chances.mean()) for chances in correct]
             points[m][method] = []
             for place, queries in enumerate(published.QUERIES):
-                shares = [draws(each, queries, rng) for each in correct]
+                shares = [draws(chances, queries, rng) for chances in correct]
                 mean = float(np.mean(shares))
-                spread = float(np.mean([np.std(each, ddof=1) for each in shares]))
+                spread = float(np.mean([np.std(share, ddof=1) for share in shares]))
                 points[m][method].append((mean, spread))
                 if method in PAPER:
                     printed, deviation = published.ACCURACIES[source][m][method][place]
@@ -182,41 +188,44 @@ def accuracy(
             Table(
                 caption="Expected share of right labels on all test images, exact, for each seed of teachers.",
                 columns=("m", "method", *(f"seed {seed}" for seed in seeds)),
-                rows=tuple((m, method, *each) for m, every in exact.items() for method, each in every.items()),
+                rows=tuple((m, method, *means) for m, methods in exact.items() for method, means in methods.items()),
                 digits=3,
             ),
             Table(
                 caption="The teachers: mean accuracy of a single one.",
                 columns=("seed", "private", "without privacy"),
-                rows=tuple((seed, *each.single) for seed, each in votes.items()),
+                rows=tuple((seed, *ballots.single) for seed, ballots in votes.items()),
                 digits=3,
             ),
-            rates(source, {rate: others[rate] for rate in sorted(others)}, made),
+            rates(source, {rate: others[rate] for rate in sorted(others)}, by_allowance),
         ),
         notes=reading(source, rows, exact, votes),
         data={
             "exact": exact,
             "mean and deviation": points,
-            "single": {seed: each.single for seed, each in votes.items()},
+            "single": {seed: ballots.single for seed, ballots in votes.items()},
         },
         draw=lambda file: draw_accuracy(file, source, points),
     )  # fmt: skip
 
 
-def rates(source: str, others: dict[float, Votes], made: dict[int, dict[str, dt.Mechanism]]) -> Table:
-    """What other learning rates would have given, and the paper's entries beneath."""
+def rates(source: str, others: dict[float, Votes], by_allowance: dict[int, dict[str, dt.Mechanism]]) -> Table:
+    """Results with other learning rates, above the paper's entries."""
     shown = [(method, m) for method in ("GNMax", "gamma_opt") for m in published.ALLOWANCES]
     place = published.QUERIES.index(max(published.QUERIES))
     return Table(
-        caption="How much the learning rate matters: teachers of the first seed, single and together; expected share "
-        f"of right labels, exact. Last, the paper's means for {published.QUERIES[place]} labels.",
+        caption="The effect of the learning rate: teachers of the first seed, single and together; expected share "
+        f"of right labels, exact. Last row: the paper's means for {published.QUERIES[place]} labels.",
         columns=("learning rate", "private teacher", "plain teacher", *(f"{method}, m = {m}" for method, m in shown)),
         rows=(
             *(
                 (
                     f"{rate:g}",
                     *votes.single,
-                    *(float(votes.correct(made[m][method], plain=method == "GNMax").mean()) for method, m in shown),
+                    *(
+                        float(votes.correct(by_allowance[m][method], plain=method == "GNMax").mean())
+                        for method, m in shown
+                    ),
                 )
                 for rate, votes in others.items()
             ),
@@ -229,10 +238,10 @@ def rates(source: str, others: dict[float, Votes], made: dict[int, dict[str, dt.
 def reading(
     source: str, rows: Sequence[tuple[Any, ...]], exact: dict[int, dict[str, list[float]]], votes: dict[int, Votes]
 ) -> tuple[str, ...]:
-    """How the tables are to be read: where they differ from the paper's, by how much, and why."""
+    """How to read the tables: where they differ from the paper's, by how much, and why."""
     outside = [row for row in rows if not row[-1]]
     asked = [row for row in outside if row[2] != "gamma_Sub"]
-    single = float(np.mean([each.single[0] for each in votes.values()]))
+    single = float(np.mean([ballots.single[0] for ballots in votes.values()]))
     majority = float(np.mean(exact[1]["noise-free majority"]))
     images = len(next(iter(votes.values())).truth)
     fifth, seventh = (
@@ -245,40 +254,39 @@ def reading(
         expected = float(np.mean(exact[m][method]))
         deviation = (expected * (1 - expected) / queries) ** 0.5
         return (
-            f"Outside: m = {m}, {queries} labels, {method}: {here} here, {there} in the paper. Expected here "
-            f"{expected:.3f}; the share of right ones among {queries} such labels has a standard deviation of "
-            f"{deviation:.3f}."
+            f"Outside: m = {m}, {queries} labels, {method}: {here} here, {there} in the paper. The expectation here is "
+            f"{expected:.3f}; the share of right labels among {queries} has a standard deviation of {deviation:.3f}."
         )
 
     return (
-        f"How it is done: 11 teachers vote on all {images:,} test images of both classes; the paper draws Q of these "
-        "ten times and prints the mean share of right labels and its deviation. 'Here' is the same with teachers "
-        f"trained anew, averaged over {len(votes)} seeds. 'Within' compares our mean with the paper's mean and "
-        "deviation. All three methods keep (m epsilon, m Delta) for one label.",
+        f"Method: 11 teachers vote on all {images:,} test images of both classes. The paper draws Q of these ten times "
+        "and prints the mean share of right labels and its deviation. 'Here' is the same with retrained teachers, "
+        f"averaged over {len(votes)} seeds. 'Within' compares our mean with the paper's mean and deviation. All three "
+        "methods keep (m epsilon, m Delta) for one label.",
         f"gamma_opt and GNMax: {2 * len(rows) // 3 - len(asked)} of {2 * len(rows) // 3} entries are within the "
         f"paper's standard deviation; with gamma_Sub, {len(rows) - len(outside)} of {len(rows)}.",
         *(difference(*row[:5]) for row in outside),
-        "Why they differ. The paper's means are of ten draws, so they are known to about a third of the deviation "
-        "printed. Beyond that it is the teachers: with the paper's network and learning rate unknown, those here are "
-        f"others. A single private one is right on {single:.3f} of the images; at m = 1 that is what gamma_Sub and "
-        "gamma_opt come to, as they tell what a teacher drawn at random says. Their majority is right on "
-        f"{majority:.3f}, and no noise can be expected to make that better: gamma_opt is that majority at m = 7, and "
-        "but for a coin in some labels of a hundred at m = 5. So the paper's entries for gamma_opt at m = 7 "
-        f"({seventh}) are its own majority's, and those at m = 5 ({fifth}) the same but for the luck of the draws.",
-        f"The learning rate, {LEARNING_RATE:g}, is not the paper's, which prints none, and was fitted: with it single "
-        "private teachers are about as good on these very test images as the paper's must have been. So the agreement "
-        "at m = 1 was partly made, and a choice that had to be private could not be made so. The last table has other "
-        "rates: GNMax hardly depends on it, and gamma_opt less the larger m is. Batches of 32 are what the paper's "
-        "epsilon implies; the network is that of recipes/models.py.",
+        "Why they differ: the paper's means are of ten draws, so their error is about a third of the printed "
+        "deviation. The rest is due to the teachers: the paper's network and learning rate are unknown, so these "
+        f"teachers are different ones. A single private teacher is right on {single:.3f} of the images. At m = 1 "
+        "gamma_Sub and gamma_opt have about this accuracy, because they report the vote of a random teacher. The "
+        f"majority is right on {majority:.3f}, and no noise is expected to improve on it: gamma_opt is that majority "
+        "at m = 7, and at m = 5 except for a coin in a few labels of a hundred. So the paper's entries for gamma_opt "
+        f"at m = 7 ({seventh}) are the accuracy of its own majority, and those at m = 5 ({fifth}) nearly so.",
+        f"The learning rate, {LEARNING_RATE:g}, was fitted, because the paper prints none: with it, single private "
+        "teachers are about as accurate on these very test images as the paper's must have been. The agreement at m = "
+        "1 is therefore partly by construction, and a private choice could not be made this way. The last table has "
+        "other rates: GNMax hardly depends on the rate, and gamma_opt depends on it less the larger m is. The paper's "
+        "epsilon implies batches of 32; the network is that of recipes/models.py.",
         "Beyond the paper, at the same guarantee for one label: GNMax with the exact amount of noise; the best "
-        "majority of teachers without privacy, of which a record touches one; gamma for the whole privacy profile of "
-        "the teachers instead of one point; the noise-free majority, which costs what 11 teachers cost that are "
-        "released outright, from m = 3 on less than (m epsilon, m Delta).",
+        "majority of teachers without privacy, of which one record affects one; gamma for the teachers' whole privacy "
+        "profile instead of one point; and the noise-free majority, which costs as much as publishing the 11 teachers: "
+        "from m = 3 on less than (m epsilon, m Delta).",
     )
 
 
 def draw_accuracy(file: Path, source: str, points: Points) -> None:
-    """For each m, a column, and each number of labels, a row: the paper's mean and deviation beside ours."""
+    """A column for each m and a row for each number of labels: the paper's mean and deviation beside ours."""
     with grid(file, len(published.QUERIES), len(points), size=(3.2 * len(points), 8.2), sharex=True, sharey=True) as (
         figure,
         axes,

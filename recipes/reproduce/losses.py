@@ -1,4 +1,4 @@
-"""The paper's totals of privacy loss over many labels, and what is proven of the same labels."""
+"""The paper's totals of privacy loss over many labels, and the proven guarantees of the same labels."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .gaussian import TITLES, label_target
 from .result import Result, Table
 
 TEACHERS = 11
-# What the paper's epsilons of one teacher come from: noise multiplier 12, batches of 32, 5 epochs.
+# The settings behind the paper's epsilon of one teacher: noise multiplier 12, batches of 32, 5 epochs.
 RECORDS = {"mnist": 11_272, "fashion-mnist": 12_000}
 NOISE, BATCH, EPOCHS = 12.0, 32, 5
 
 
 def teacher_profile(records: int) -> dt.PrivacyProfile:
-    """What one of 11 teachers on ``records`` records keeps; its reading says what Opacus' accountants make of it."""
+    """The profile of one of 11 teachers on ``records`` records; its reading has the epsilons of Opacus' accountants."""
     steps = -(-(records // TEACHERS) // BATCH)
     profile: dt.PrivacyProfile = dt.read_privacy([(NOISE, 1 / steps, EPOCHS * steps)], delta=published.DELTA)
     return profile
 
 
 def accountant_epsilon(records: int) -> float:
-    """The epsilon at :data:`published.DELTA` that Opacus' PRV accountant says, as the paper does."""
+    """The epsilon at :data:`published.DELTA` by Opacus' PRV accountant, which the paper uses."""
     return dict(teacher_profile(records).reading.accountant_epsilons)["prv"]
 
 
@@ -33,7 +33,7 @@ def losses() -> Result:
     """The tables "Privacy loss per query and total privacy loss"."""
     rows: list[tuple[Any, ...]] = []
     for source, tables in published.TOTALS.items():
-        outright = teacher_profile(RECORDS[source]).compose(TEACHERS)
+        all_teachers = teacher_profile(RECORDS[source]).compose(TEACHERS)
         for m, printed in tables.items():
             label = label_target(source, m)
             for queries, (epsilon, delta) in zip(published.QUERIES, printed, strict=True):
@@ -49,7 +49,7 @@ def losses() -> Result:
                         total.delta,
                         delta,
                         total.delta - delta,
-                        format_bound(outright.epsilon(total.delta), 3),
+                        format_bound(all_teachers.epsilon(total.delta), 3),
                     )
                 )
     printed_epsilons = [
@@ -62,7 +62,7 @@ def losses() -> Result:
         title="Privacy loss of 20, 50 and 100 labels (the paper's tables of total privacy loss, m = 1, 3, 5, 7)",
         tables=(
             Table(
-                caption="Totals as the paper composes them; last, what is proven of any number of labels.",
+                caption="Totals as the paper composes them; last column: the proven guarantee of any number of labels.",
                 columns=("data", "m", "labels", "epsilon", "paper's", "difference", "delta", "paper's", "difference",
                          "proven epsilon at that delta"),
                 rows=tuple(rows),
@@ -75,10 +75,11 @@ def losses() -> Result:
         ),
         notes=(
             f"Largest differences: {worst[0]:.4f} in epsilon, {worst[1]:.5f} in delta; the paper prints three digits.",
-            "The paper composes as if each label had teachers of its own. The same trained teachers answer all, and "
-            "then labels of gamma_opt do not add up that way: two can cost 6.24 epsilon at m = 3, K = 11.",
-            "The last column is a guarantee: all labels together reveal no more than the 11 teachers do, released "
-            "outright, however many labels are asked; even if a record is in the data of all of them.",
+            "The paper composes as if each label had its own teachers. In fact the same trained teachers answer all "
+            "queries, and the costs of labels with gamma_opt do not add up that way: two can cost 6.24 epsilon at "
+            "m = 3, K = 11.",
+            "The last column is a guarantee: all labels together cost no more than publishing the 11 teachers, "
+            "whatever the number of labels, even if one record is in the training data of all of them.",
             "The paper's 0.0852 belongs to 12,000 training records of Fashion-MNIST (all of both classes), not to the "
             "10,000 of its text.",
         ),

@@ -1,4 +1,4 @@
-"""What an experiment comes to: tables, notes and a figure, as JSON, Markdown, PNG and SVG."""
+"""The result of an experiment: tables, notes and a figure, as JSON, Markdown, PNG and SVG."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ HEAD = """# The paper's figures and tables, reproduced
 Made by `python -m recipes.reproduce`; `make reproduce`. The paper: Jiang, Zhang, Joshi, "Optimized Tradeoffs for
 Private Prediction with Majority Ensembling", TMLR 2024.
 
-K teachers, each (epsilon, Delta)-DP as a trained model, vote 0 or 1. A label is their majority with probability
-gamma(l) when l of them vote 1, otherwise a fair coin. It may cost what m teachers cost, (m epsilon, m Delta) or as
-stated. Epsilons are in nats. Which gamma:
+K teachers, each (epsilon, Delta)-DP as a trained model, vote 0 or 1. When l of them vote 1, the label is their majority
+with probability gamma(l), otherwise a fair coin. One label may cost as much as m teachers, (m epsilon, m Delta), or as
+stated. Epsilon is in nats. The noise functions gamma are:
 
-- gamma_opt: the best that keeps this guarantee;
+- gamma_opt: the best one that keeps this guarantee;
 - gamma_Sub: the majority of m teachers drawn at random; gamma_DSub: of 2m - 1, for pure guarantees;
 - gamma_const: the same for every l (randomized response).
 
-GNMax instead adds Gaussian noise to the votes of teachers without privacy of their own.
+GNMax instead adds Gaussian noise to the votes of teachers that are not private.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of words and numbers under one caption; numbers are shown with ``digits`` digits after the point."""
+    """Rows of text and numbers under one caption; floats are shown with ``digits`` decimals."""
 
     caption: str
     columns: tuple[str, ...]
@@ -37,7 +37,7 @@ class Table:
     digits: int = 4
 
     def markdown(self) -> str:
-        """As Markdown."""
+        """The table as Markdown."""
         lines = [self.caption, "", "| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
         lines += ["| " + " | ".join(map(self._cell, row)) + " |" for row in self.rows]
         return "\n".join(lines)
@@ -52,15 +52,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One experiment's outcome.
+    """The result of one experiment.
 
     Attributes:
-        name: of its files and on the command line.
-        title: what it shows, and which of the paper's figures or tables that is.
-        tables: in the order in which they are read.
-        notes: where it differs from the paper and why; what the numbers mean.
-        data: everything a figure is drawn from, ready for JSON.
-        draw: draws the figure into a folder, given a file name without its ending; None: there is no figure.
+        name: its name on the command line and of its files.
+        title: what it shows, and which of the paper's figures or tables it reproduces.
+        tables: in reading order.
+        notes: the meaning of the numbers; where they differ from the paper and why.
+        data: the data behind the figure, ready for JSON.
+        draw: draws the figure, given a file name without its ending; None: there is no figure.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Result:
         return "\n\n".join(parts) + "\n"
 
     def write(self, folder: Path) -> None:
-        """Leave ``name``.json, .md and, if there is a figure, .png and .svg in ``folder``."""
+        """Write ``name``.json, .md and, if there is a figure, .png and .svg to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         plain = {"title": self.title, "tables": [asdict(table) for table in self.tables], "notes": list(self.notes)}
         write_whole(folder / f"{self.name}.json", json.dumps(plain | {"data": self.data}, indent=1))
@@ -91,7 +91,7 @@ class Result:
 
 
 def write_report(folder: Path, names: Sequence[str]) -> Path:
-    """One report of all experiments in ``names`` that ``folder`` holds."""
+    """Write one report of all experiments in ``names`` whose results are in ``folder``."""
     sections = [file.read_text() for name in names if (file := folder / f"{name}.md").exists()]
     write_whole(folder / "report.md", "\n".join([HEAD, *sections]))
     return folder / "report.md"

@@ -110,7 +110,7 @@ def tamper(path: Path, how: str) -> None:
 def test_what_is_damaged_or_forged_is_solved_again(tmp_path: Path, solved: list[dict[str, Any]], how: str) -> None:
     good = fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
     tamper(only_file(tmp_path), how)
-    with pytest.warns(UserWarning, match="is not used and solved again"):
+    with pytest.warns(UserWarning, match="is ignored and solved again"):
         again = fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
     assert again == good
     assert len(solved) == 2

@@ -226,7 +226,10 @@ def test_overlap_takes_the_weakest_teachers():
 
 @pytest.mark.parametrize(
     ("allowance", "words"),
-    [(1 - 2.0**-53, "what one teacher does, and labels add up: 3 x 1 times"), (0.5, "what 0.5 teachers do, and")],
+    [
+        (1 - 2.0**-53, "costs no more than one teacher, and the costs of labels add up: 3 x 1 x ("),
+        (0.5, "costs at most 0.5 times as much as one teacher, and"),
+    ],
 )
 def test_an_allowance_in_words(allowance, words):
     total = dt.total_privacy(teachers=[PAPER] * 11, mechanism=Fake(allowance=allowance), labels=3, delta=1e-5)
@@ -251,7 +254,7 @@ def test_a_certificate_counts_for_one_label():
     ("change", "word"),
     [
         ({"teachers": 9}, "9 teachers"),
-        ({"overlap": 3}, "touch 3"),
+        ({"overlap": 3}, "at most 3 teachers"),
         ({"teacher": (PrivacyGuarantee(epsilon=0.05),)}, "assumes"),
     ],
 )
@@ -400,7 +403,13 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
     assert data["route"] == total.route.name
     assert total.guarantee == PrivacyGuarantee(epsilon=total.epsilon, delta=1e-4)
     words = " ".join(data["assumptions"])
-    for fact in ("at most 2 of the 4", "one record more", "Poisson", "share noise or batches", "same trained teachers"):
+    for fact in (
+        "at most 2 of the 4",
+        "adding or removing one record",
+        "Poisson",
+        "share noise or batches",
+        "same trained teachers",
+    ):
         assert fact in words
 
 

@@ -1,0 +1,129 @@
+"""How records were allocated to shards: the public facts about it, which decide what labels cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import InvalidArgument, check_integer, check_number
+
+__all__ = ["RandomAllocation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomAllocation:
+    """Public facts about how records were allocated to shards: each unit drew its shards at random, in secret.
+
+    Every unit draws independently of all other units and of all data, uniformly, and its draw stays secret. Built by
+    hand it is a promise of the user; the library can check none of this afterwards.
+
+    Args:
+        teachers: K, the number of shards.
+        overlap: r, the number of shards that a unit draws.
+        blocks: sizes of ``overlap`` blocks of consecutive shards, of which a unit draws one shard each; ``None``: any
+            ``overlap`` of the shards with equal probability.
+        unit: what draws and what is accounted for, such as "record" or "person".
+        holdout: the probability that a unit is in no shard at all. It lowers no price.
+        weights: the probability of each shard where they are not equal, for ``overlap=1`` and without ``blocks``.
+        source: who answers for the draws, "made by the library" or "stated".
+
+    Raises:
+        InvalidArgument: a value out of range, or values that do not fit together.
+
+    >>> RandomAllocation(teachers=11, overlap=3).block_sizes
+    (4, 4, 3)
+    """
+
+    teachers: int
+    overlap: int = 1
+    blocks: tuple[int, ...] | None = None
+    unit: str = "record"
+    holdout: float = 0.0
+    weights: tuple[float, ...] | None = None
+    source: Literal["stated", "made by the library"] = "stated"
+
+    def __post_init__(self) -> None:
+        teachers = check_integer("teachers", self.teachers, low=1)
+        overlap = check_integer("overlap", self.overlap, low=1, high=teachers)
+        object.__setattr__(self, "teachers", teachers)
+        object.__setattr__(self, "overlap", overlap)
+        object.__setattr__(self, "holdout", check_number("holdout", self.holdout, low=0.0, high=1.0, high_open=True))
+        if self.blocks is not None:
+            blocks = tuple(check_integer("blocks", size, low=1) for size in self.blocks)
+            if len(blocks) != overlap or sum(blocks) != teachers:
+                raise InvalidArgument("blocks", f"{overlap} sizes that add up to {teachers}", self.blocks)
+            object.__setattr__(self, "blocks", blocks)
+        if self.weights is not None:
+            weights = tuple(check_number("weights", weight, low=0.0, high=1.0) for weight in self.weights)
+            if overlap > 1 or self.blocks or len(weights) != teachers or abs(math.fsum(weights) - 1) > 1e-9:
+                expected = f"{teachers} probabilities that add up to 1, with overlap=1 and without blocks"
+                raise InvalidArgument("weights", expected, self.weights)
+            object.__setattr__(self, "weights", None if len(set(weights)) == 1 else weights)
+        if not isinstance(self.unit, str) or not self.unit.strip():
+            raise InvalidArgument("unit", 'a word such as "record" or "person"', self.unit)
+        if self.source not in ("stated", "made by the library"):
+            raise InvalidArgument("source", '"stated" or "made by the library"', self.source)
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Sizes of the blocks that the price is computed with: those given, or as equal as possible."""
+        if self.blocks is not None:
+            return self.blocks
+        size, larger = divmod(self.teachers, self.overlap)
+        return (size + 1,) * larger + (size,) * (self.overlap - larger)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a price with this allocation rests on, outside the library."""
+        shards = "shard" if self.overlap == 1 else f"{self.overlap} shards"
+        whose = "stated by the user, not checked" if self.source == "stated" else "made by the library"
+        return (
+            f"Allocation: each {self.unit} drew its {shards} of {self.teachers} at random, independently of all other "
+            f"{self.unit}s and of all data ({whose}); shards were not balanced, drawn again or chosen by their data.",
+            "Secret draws: key, lists, sizes of shards, and everything that shows them, stay with the private data.",
+            "Public constants: sample rate, steps, expected batch size, clipping bound and noise do not depend on a "
+            "shard; empty shards train too.",
+            f"Unit: the {self.unit} that draws is the {self.unit} that the teachers' accounting protects, added or "
+            "removed.",
+            "One price: everything else that is released from these shards is charged separately.",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, ready for JSON; :meth:`from_dict` restores the value."""
+        return {
+            "version": 1,
+            "teachers": self.teachers,
+            "overlap": self.overlap,
+            "blocks": None if self.blocks is None else list(self.blocks),
+            "unit": self.unit,
+            "holdout": self.holdout,
+            "weights": None if self.weights is None else list(self.weights),
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> RandomAllocation:
+        """The allocation that :meth:`to_dict` described.
+
+        Raises:
+            InvalidArgument: not such a description, or one of a later version.
+
+        >>> allocation = RandomAllocation(teachers=11, overlap=2, blocks=(6, 5))
+        >>> RandomAllocation.from_dict(allocation.to_dict()) == allocation
+        True
+        """
+        try:
+            fields = dict(value)
+            version = fields.pop("version")
+            blocks, weights = fields.pop("blocks"), fields.pop("weights")
+            if version == 1:
+                return cls(
+                    blocks=None if blocks is None else tuple(blocks),
+                    weights=None if weights is None else tuple(weights),
+                    **fields,
+                )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgument("allocation", "a description by RandomAllocation.to_dict", value) from error
+        raise InvalidArgument("allocation", "a description of version 1", value, "Update darrm-torch.")

@@ -1,0 +1,354 @@
+"""What labels cost when records were allocated to the shards at random and in secret, or read by a random jury.
+
+Nobody knows which teacher to look at, so a record costs far less than a teacher. Proofs and preconditions:
+`docs/theory/allocation.md`. Every function returns a proven upper bound, under adding or removing one unit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+
+from ..errors import InvalidArgument, check_integer, check_number
+from .allocation import RandomAllocation
+from .guarantees import PrivacyGuarantee
+from .profiles import PrivacyProfile
+from .ratios import RatioLaw, pair_law
+
+__all__ = [
+    "allocated_delta",
+    "allocated_epsilon",
+    "distinct_voters",
+    "jury_delta",
+    "jury_epsilon",
+    "self_bounding_delta",
+    "self_bounding_epsilon",
+]
+
+_SLACK = 1 + 2.0**-40  # over the rounding of probabilities, sums of at most some thousand positive terms
+_MOST_SPLITS = 400  # ways in which a jury falls into the blocks that are priced one by one
+_SIZES = 16  # sizes of a jury that are priced one by one
+
+
+@dataclass(frozen=True, eq=False)
+class _Price:
+    """A mean over public events, each with a law of the ratio: delta is at most the mean of theirs."""
+
+    laws: tuple[tuple[float, RatioLaw], ...]
+
+    def __call__(self, epsilon: float) -> float:
+        removal = math.fsum(weight * law.removal(epsilon) for weight, law in self.laws)
+        addition = math.fsum(weight * law.addition(epsilon) for weight, law in self.laws)
+        return min(1.0, max(removal, addition) * _SLACK)
+
+
+def allocated_delta(
+    profile: PrivacyProfile | PrivacyGuarantee,
+    allocation: RandomAllocation,
+    epsilon: float,
+    *,
+    voters: int | Sequence[float] | None = None,
+) -> float:
+    """Delta at ``epsilon`` of everything that randomly allocated teachers can release: theorems 1 and 2.
+
+    Args:
+        profile: what each trained teacher promises (the weakest of unlike ones, :meth:`PrivacyProfile.weakest`).
+        allocation: how records were allocated.
+        epsilon: in nats.
+        voters: how many teachers are read, chosen without looking at data: a number, the probability of each number
+            from 0 on (:func:`distinct_voters`), or ``None``: all of them.
+
+    Raises:
+        InvalidArgument: a value out of range.
+
+    >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> allocated_delta(teacher, RandomAllocation(teachers=11), 0.0143) < 2.9e-4
+    True
+    """
+    profile, epsilon = _profile(profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
+    price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
+    return min(max(term(epsilon) for term in price), _most(profile, allocation, voters).delta(epsilon))
+
+
+def allocated_epsilon(
+    profile: PrivacyProfile | PrivacyGuarantee,
+    allocation: RandomAllocation,
+    delta: float,
+    *,
+    voters: int | Sequence[float] | None = None,
+) -> float:
+    """Epsilon at ``delta`` of everything that randomly allocated teachers can release; see :func:`allocated_delta`.
+
+    >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> [round(allocated_epsilon(teacher, RandomAllocation(teachers=11, overlap=r), 3e-4), 4) for r in (1, 3)]
+    [0.014, 0.0558]
+    """
+    profile, delta = _profile(profile), check_number("delta", delta, low=0.0, high=1.0)
+    price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
+    most = _most(profile, allocation, voters).epsilon(delta)
+    return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
+
+
+def jury_delta(
+    profile: PrivacyProfile | PrivacyGuarantee,
+    epsilon: float,
+    *,
+    teachers: int,
+    overlap: int | None = None,
+    voters: int | Sequence[float],
+) -> float:
+    """Delta at ``epsilon`` of all labels by a jury drawn at random, without random allocation: theorem 2.
+
+    Args:
+        profile: what each trained teacher promises.
+        epsilon: in nats.
+        teachers: K.
+        overlap: r, how many teachers a record influences; ``None``: all.
+        voters: how many of the K teachers are read for all labels together, or the probability of each number from 0
+            on. Each set of that size is equally likely; it may be published afterwards.
+
+    Raises:
+        InvalidArgument: a value out of range.
+    """
+    epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
+    return _jury(_profile(profile), teachers, overlap, voters)(epsilon)
+
+
+def jury_epsilon(
+    profile: PrivacyProfile | PrivacyGuarantee,
+    delta: float,
+    *,
+    teachers: int,
+    overlap: int | None = None,
+    voters: int | Sequence[float],
+) -> float:
+    """Epsilon at ``delta`` of all labels by a jury drawn at random, without allocation; see :func:`jury_delta`.
+
+    >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> round(jury_epsilon(teacher, 3e-4, teachers=11, voters=distinct_voters(11, labels=2)), 3)
+    0.093
+    """
+    delta = check_number("delta", delta, low=0.0, high=1.0)
+    price = _jury(_profile(profile), teachers, overlap, voters)
+    most = min(len(_voters(voters, teachers)) - 1, teachers if overlap is None else overlap)
+    return _smallest(price, delta, _profile(profile).compose(most).epsilon(delta))
+
+
+def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
+    """The probability that ``labels`` random votes, drawn one by one, come from 0, 1, 2, ... different teachers.
+
+    >>> [round(chance, 3) for chance in distinct_voters(3, labels=2)]
+    [0.0, 0.333, 0.667]
+    """
+    teachers = check_integer("teachers", teachers, low=1)
+    law = [1.0]
+    for _ in range(check_integer("labels", labels, low=1)):
+        again = [chance * size / teachers for size, chance in enumerate(law)]
+        fresh = [chance * (teachers - size) / teachers for size, chance in enumerate(law)]
+        law = [one + two for one, two in zip([*again, 0.0], [0.0, *fresh], strict=True)][: teachers + 1]
+    return tuple(law)
+
+
+def self_bounding_delta(
+    profile: PrivacyProfile | PrivacyGuarantee,
+    allocation: RandomAllocation,
+    epsilon: float,
+    *,
+    allowance: float,
+    voters: int | None = None,
+) -> float:
+    """Delta at ``epsilon`` of self-bounding labels from teachers with ``overlap=1``: theorem 3.
+
+    Args:
+        profile: what each trained teacher promises; teachers are trained independently.
+        allocation: how records were allocated.
+        epsilon: in nats.
+        allowance: Q m, the sum of the self-bounding allowances of all labels, each for an overlap of all K teachers.
+        voters: how many teachers are read; ``None``: all.
+
+    Raises:
+        InvalidArgument: a value out of range, or an allocation with ``overlap`` above 1 or with weights.
+    """
+    epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
+    if allocation.overlap > 1 or allocation.weights:
+        raise InvalidArgument("allocation", "one with overlap=1 and equal weights", allocation)
+    return _Price(((1.0, _shared_law(_profile(profile), allocation, allowance, voters)),))(epsilon)
+
+
+def self_bounding_epsilon(
+    profile: PrivacyProfile | PrivacyGuarantee,
+    allocation: RandomAllocation,
+    delta: float,
+    *,
+    allowance: float,
+    voters: int | None = None,
+) -> float:
+    """Epsilon at ``delta`` of self-bounding labels of randomly allocated records: theorem 3, any ``overlap``.
+
+    The arguments are those of :func:`self_bounding_delta`.
+
+    >>> teacher = PrivacyProfile.from_dp_sgd([(1.0, 0.05, 100)])
+    >>> round(self_bounding_epsilon(teacher, RandomAllocation(teachers=11), 1e-5, allowance=1.0), 3)
+    0.904
+    """
+    profile, delta = _profile(profile), check_number("delta", delta, low=0.0, high=1.0)
+    if allocation.weights:
+        raise InvalidArgument("allocation", "one with equal weights", allocation)
+    if allocation.overlap > 1:
+        return _self_bounding_blocks(profile, allocation, _read(allowance, voters), delta)
+    price = _Price(((1.0, _shared_law(profile, allocation, allowance, voters)),))
+    return _smallest(price, delta, profile.epsilon(delta))
+
+
+def _shared_law(
+    profile: PrivacyProfile, allocation: RandomAllocation, allowance: float, voters: int | None
+) -> RatioLaw:
+    share = min(1.0, _read(allowance, voters) / allocation.teachers * (1 + 2.0**-50))
+    return pair_law(profile).affine(1 - share, share)
+
+
+def _read(allowance: float, voters: int | None) -> float:
+    allowance = check_number("allowance", allowance, low=0.0, low_open=True, high=math.inf)
+    return allowance if voters is None else min(allowance, check_integer("voters", voters, low=1))
+
+
+def _self_bounding_blocks(
+    profile: PrivacyProfile, allocation: RandomAllocation, allowance: float, delta: float
+) -> float:
+    """Theorem 3 for r > 1: ``y epsilon e^epsilon`` at the point of the profile that suits ``delta``."""
+    smallest = min(allocation.block_sizes)
+    share, times = min(allocation.overlap, allowance / smallest), min(1.0, allowance / smallest) * allocation.overlap
+
+    def cost(epsilon: float) -> float:
+        return min(1.0, math.exp(min(700.0, share * epsilon)) * times * profile.delta(epsilon) * _SLACK)
+
+    point = _smallest(cost, delta, math.inf)
+    return share * point * math.exp(min(point, 700.0)) * _SLACK if point < math.inf else math.inf
+
+
+def _profile(profile: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
+    if isinstance(profile, PrivacyGuarantee):
+        return PrivacyProfile.from_guarantee(profile)
+    if not isinstance(profile, PrivacyProfile):
+        raise InvalidArgument("profile", "a PrivacyProfile or a PrivacyGuarantee", profile)
+    return profile
+
+
+def _voters(voters: int | Sequence[float] | None, teachers: int) -> tuple[float, ...]:
+    """The probability of each number of teachers read, from 0 on."""
+    if voters is None:
+        voters = teachers
+    if isinstance(voters, Sequence):
+        law = tuple(check_number("voters", chance, low=0.0, high=1.0) for chance in voters)
+        if not 1 < len(law) <= teachers + 1 or abs(math.fsum(law) - 1) > 1e-9:
+            raise InvalidArgument("voters", f"at most {teachers + 1} probabilities that add up to 1", voters)
+        return law
+    return (0.0,) * check_integer("voters", voters, low=1, high=teachers) + (1.0,)
+
+
+def _most(
+    profile: PrivacyProfile, allocation: RandomAllocation, voters: int | Sequence[float] | None
+) -> PrivacyProfile:
+    """Without secrecy: the record's r teachers, or those of them that can be read at most."""
+    return profile.compose(min(allocation.overlap, len(_voters(voters, allocation.teachers)) - 1))
+
+
+def _smallest(price: Callable[[float], float], delta: float, most: float) -> float:
+    """The smallest epsilon with ``price(epsilon) <= delta``, rounded up, but no more than ``most``."""
+    if price(0.0) <= delta:
+        return 0.0
+    low, high = 0.0, min(most, 1.0)
+    while high < most and price(high) > delta:
+        low, high = high, 2 * high
+        if high > 600.0:
+            return most
+    high = min(high, most)
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if price(middle) <= delta else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=256)
+def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tuple[float, ...]) -> tuple[_Price, ...]:
+    """Prices of which the largest counts."""
+    if allocation.weights:
+        return (_Price(((1.0, _weighted_law(profile, allocation.weights)),)),)
+    sizes = allocation.block_sizes
+    juries = _rounded_up(voters)
+    splits = {size: dict(itertools.islice(_splits(sizes, size), _MOST_SPLITS + 1)) for size, _ in juries}
+    if len(set().union(*splits.values())) > _MOST_SPLITS:
+        juries, splits = [(allocation.teachers, 1.0)], {allocation.teachers: {sizes: 1.0}}
+    laws = {
+        split: _blocks_law(profile, tuple(sorted(zip(sizes, split, strict=True))))
+        for split in set().union(*splits.values())
+    }
+    if allocation.blocks and len(juries) == 1:  # of a constant jury nobody knows how it falls into the blocks
+        return tuple(_Price(((1.0, law),)) for law in laws.values())
+    return (
+        _Price(
+            tuple((chance * weight, laws[split]) for size, chance in juries for split, weight in splits[size].items())
+        ),
+    )
+
+
+def _rounded_up(voters: Sequence[float]) -> list[tuple[int, float]]:
+    """Sizes of juries and their chances, small sizes counted as larger ones where there are too many."""
+    sizes = [size for size, chance in enumerate(voters) if chance > 0]
+    kept = sizes[:: -max(1, math.ceil(len(sizes) / _SIZES))][::-1]
+    chances: Counter[int] = Counter()
+    for size in sizes:
+        chances[next(larger for larger in kept if larger >= size)] += voters[size]  # type: ignore[assignment]
+    return sorted(chances.items())
+
+
+def _splits(sizes: tuple[int, ...], voters: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """How many of ``voters`` random teachers are in each block, with the probability of that."""
+    if len(sizes) == 1:
+        yield (voters,), 1.0
+        return
+    others = sum(sizes[1:])
+    for here in range(max(0, voters - others), min(sizes[0], voters) + 1):
+        ways = math.comb(sizes[0], here) * math.comb(others, voters - here)
+        for rest, chance in _splits(sizes[1:], voters - here):
+            yield (here, *rest), ways / math.comb(sizes[0] + others, voters) * chance
+
+
+@lru_cache(maxsize=256)
+def _blocks_law(profile: PrivacyProfile, blocks: tuple[tuple[int, int], ...]) -> RatioLaw:
+    """One shard in each block of ``size``, of which ``voters`` are read: the product of the blocks' ratios."""
+    kinds = Counter(block for block in blocks if block[1])
+    laws = [_block_law(profile, size, voters).power(count) for (size, voters), count in kinds.items()]
+    return reduce(RatioLaw.product, laws)
+
+
+@lru_cache(maxsize=256)
+def _block_law(profile: PrivacyProfile, size: int, voters: int) -> RatioLaw:
+    return pair_law(profile).total(voters).affine(1 - voters / size, 1 / size)
+
+
+@lru_cache(maxsize=64)
+def _weighted_law(profile: PrivacyProfile, weights: tuple[float, ...]) -> RatioLaw:
+    law = pair_law(profile)
+    kinds = sorted(Counter(weight for weight in weights if weight).items())
+    return reduce(RatioLaw.sum, (law.total(count).affine(0.0, weight) for weight, count in kinds))
+
+
+@lru_cache(maxsize=256)
+def _jury_price(profile: PrivacyProfile, teachers: int, overlap: int, voters: tuple[float, ...]) -> _Price:
+    chances: Counter[int] = Counter()
+    for size, chance in enumerate(voters):
+        for met in range(max(0, size + overlap - teachers), min(size, overlap) + 1):
+            ways = math.comb(overlap, met) * math.comb(teachers - overlap, size - met) / math.comb(teachers, size)
+            chances[met] += chance * ways  # type: ignore[assignment]
+    return _Price(tuple((chance, pair_law(profile).power(met)) for met, chance in sorted(chances.items()) if met))
+
+
+def _jury(profile: PrivacyProfile, teachers: int, overlap: int | None, voters: int | Sequence[float]) -> _Price:
+    teachers = check_integer("teachers", teachers, low=1)
+    overlap = teachers if overlap is None else check_integer("overlap", overlap, low=1, high=teachers)
+    return _jury_price(profile, teachers, overlap, _voters(voters, teachers))
