@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InvalidArgument, check_integer
+from .errors import DarrmError, InvalidArgument, check_integer
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
 from .noise.certificate import Certificate, label_profile
@@ -66,7 +66,7 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
         The matplotlib Axes.
 
     Raises:
-        InvalidArgument: matplotlib is not installed.
+        DarrmError: matplotlib is not installed.
     """
     axes = _axes(axes)
     drawn, look = len(axes.get_lines()), _next_look(axes)
@@ -112,7 +112,8 @@ def plot_plurality(
 
     Raises:
         InvalidArgument: the mechanism is built for other numbers of teachers or classes, or for any numbers and none
-            are given; matplotlib is not installed.
+            are given.
+        DarrmError: matplotlib is not installed.
     """
     axes = _axes(axes)
     from matplotlib.patches import Patch
@@ -192,8 +193,8 @@ def plot_label_profile(
         The matplotlib Axes.
 
     Raises:
-        InvalidArgument: the teachers promise nothing; the mechanism is built for any number of teachers; matplotlib is
-            not installed.
+        InvalidArgument: the teachers promise nothing, or the mechanism is built for any number of teachers.
+        DarrmError: matplotlib is not installed.
     """
     if isinstance(noise, DaRRM):
         noise = noise.noise
@@ -259,7 +260,7 @@ def plot_frontier(
         The matplotlib Axes.
 
     Raises:
-        InvalidArgument: matplotlib is not installed.
+        DarrmError: matplotlib is not installed.
     """
     target = plan.targets[-1]
     grid = np.geomspace(target.epsilon / 4, target.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
@@ -322,7 +323,8 @@ def plot_ledger(
         The matplotlib Axes.
 
     Raises:
-        InvalidArgument: an empty ledger; matplotlib is not installed.
+        InvalidArgument: an empty ledger.
+        DarrmError: matplotlib is not installed.
     """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
@@ -363,9 +365,7 @@ def _axes(axes: Any) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise InvalidArgument(
-            "plot", "used where matplotlib is installed", "no matplotlib", "pip install 'darrm-torch[plots]'"
-        ) from None
+        raise DarrmError("figures need matplotlib: pip install 'darrm-torch[plots]'") from None
     return Figure(figsize=(7.5, 4.5), layout="constrained", dpi=130).subplots()
 
 
