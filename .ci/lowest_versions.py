@@ -1,4 +1,4 @@
-"""Prints ``name==version`` for the lowest declared version of everything that the tests import; with --torch also Torch."""
+"""Prints ``name==version``, the lowest declared version of everything that the tests import; Torch only with --torch."""
 
 import re
 import sys

@@ -23,7 +23,13 @@ WRONG = {
 @pytest.mark.slow
 def test_mypy_passes_a_users_script_and_reports_wrong_calls(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
-    options = ["--strict", "--ignore-missing-imports", "--config-file=", f"--cache-dir={tmp_path}", "--no-error-summary"]
+    options = [
+        "--strict",
+        "--ignore-missing-imports",
+        "--config-file=",
+        f"--cache-dir={tmp_path}",
+        "--no-error-summary",
+    ]
     command = [sys.executable, "-m", "mypy", *options, *SCRIPTS]
     result = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER, check=False)
     reported = re.findall(r"^(\w+\.py):(\d+): error", result.stdout, re.MULTILINE)  # the package has its own settings
@@ -39,5 +45,7 @@ def test_pyright_passes_a_users_script_and_reports_wrong_calls() -> None:
     if not result.stdout.startswith("{"):
         pytest.skip("pyright could not be started: it is fetched at its first use")
     errors = [error for error in json.loads(result.stdout)["generalDiagnostics"] if error["severity"] == "error"]
-    lines = {name: {e["range"]["start"]["line"] + 1 for e in errors if Path(e["file"]).name == name} for name in SCRIPTS}
+    lines = {
+        name: {e["range"]["start"]["line"] + 1 for e in errors if Path(e["file"]).name == name} for name in SCRIPTS
+    }
     assert lines == {"right.py": set(), "wrong.py": WRONG}, errors
