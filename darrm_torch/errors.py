@@ -1,6 +1,6 @@
-"""One small tree of errors. Each message says what was expected, what was got and what to do.
+"""The errors of the library. A message says what was expected, what was received and how to fix it.
 
-Everything derives from :class:`ValueError`, so ``except ValueError`` around one's own input sees all of them.
+All of them derive from :class:`ValueError`, so ``except ValueError`` catches every one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = [
 
 
 class DarrmError(ValueError):
-    """Base of every error that the library raises on purpose."""
+    """Base class of all errors that the library raises on purpose."""
 
 
 class InvalidArgument(DarrmError):
-    """A value that a function or a constructor cannot take.
+    """A function or a constructor received a value that it does not accept.
 
     Args:
-        name: the argument, as the caller wrote it.
-        expected: what would have been accepted.
-        got: the value received.
-        cure: what to do about it, when that is not obvious from ``expected``.
+        name: the name of the argument, as the caller wrote it.
+        expected: the values that are accepted.
+        got: the value that was received.
+        cure: how to fix it, if ``expected`` does not make that obvious.
     """
 
     def __init__(self, name: str, expected: str, got: Any, cure: str = "") -> None:
@@ -39,27 +39,27 @@ class InvalidArgument(DarrmError):
         super().__init__(f"{message}. {cure}" if cure else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name, self.expected, self.got, self.cure)  # so that it can leave its process
+        return type(self), (self.name, self.expected, self.got, self.cure)  # so that it can be pickled
 
 
 class PrivacyViolation(DarrmError):
-    """A noise function that does not keep the promise it was checked against; names the worst case."""
+    """A noise function violates the guarantee that it was checked against; the message names the worst case."""
 
 
 class UnprovenPrivacy(DarrmError):
-    """A privacy claim that cannot be accepted as a proven upper bound; says why and what would make it one."""
+    """A privacy claim is not a proven upper bound; the message says why and how to obtain one."""
 
 
 class BudgetExceeded(DarrmError):
-    """A request that would spend more than the budget; nothing was given out."""
+    """A request would exceed the privacy budget; nothing was released."""
 
 
 class LedgerError(DarrmError):
-    """A ledger that cannot be used: damaged, read-only, or kept for other teachers or another mechanism."""
+    """A ledger cannot be used: it is damaged or read-only, or belongs to other teachers or to another mechanism."""
 
 
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
-    """``value`` as an ``int`` in ``[low, high]``, or :class:`InvalidArgument`; booleans and floats are refused."""
+    """``value`` as ``int`` in ``[low, high]``, otherwise :class:`InvalidArgument`. Booleans and floats are refused."""
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool):
         raise InvalidArgument(name, expected, value, cure)
@@ -82,9 +82,9 @@ def check_number(
     high_open: bool = False,
     cure: str = "",
 ) -> float:
-    """``value`` as a ``float`` in the interval, or :class:`InvalidArgument`; NaN is always refused.
+    """``value`` as a ``float`` in the interval, otherwise :class:`InvalidArgument`; NaN is always refused.
 
-    An infinite bound that is closed admits that infinity; make it open to ask for finite numbers.
+    A closed infinite bound admits that infinity. Use an open one to require finite numbers.
     """
     expected = f"a number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
     if isinstance(value, (bool, str, bytes)):

@@ -1,8 +1,8 @@
-"""Data-dependent Renyi privacy of GNMax: what its labels cost on the very votes they were drawn from.
+"""Data-dependent Renyi privacy of GNMax: the cost of its labels on the votes that they were drawn from.
 
 Where nearly all teachers agree, a label costs much less than in the worst case (Papernot et al. 2018, Theorem 6). But a
-cost that depends on the votes is as secret as the votes: it is marked ``sensitive`` until it has been released with
-noise in proportion to its smooth sensitivity.
+cost that depends on the votes is as secret as the votes. It is marked ``sensitive`` until it is released with noise in
+proportion to its smooth sensitivity.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def log_chance_of_other(counts: IntArray, *, sigma: float, step: float = 0.0) ->
     """log of an upper bound of Pr[label != plurality] under Gaussian noise, for each row of ``counts`` (B, C).
 
     The union bound over the other classes, or 1 - 1/C (Papernot et al. 2018, Proposition 7). Rounding noise to
-    multiples of ``step`` moves each of two noisy counts by at most half of it, which is as if gaps were ``step``
+    multiples of ``step`` moves each of two noisy counts by at most half of it, which acts as if gaps were ``step``
     smaller.
     """
     return np.minimum(_log_union(counts, sigma, step), math.log1p(-1 / counts.shape[1]))
@@ -62,7 +62,7 @@ def gnmax_renyi(log_q: npt.ArrayLike, orders: npt.ArrayLike, *, sigma: float, ov
     Returns:
         (B, N) float64.
     """
-    width = sigma / overlap  # Theorem 6 knows the noise only through the Renyi curve a / width**2
+    width = sigma / overlap  # Theorem 6 depends on the noise only through the Renyi curve a / width**2
     log_q = np.asarray(log_q, dtype=np.float64)[:, None]
     orders = np.asarray(orders, dtype=np.float64)
     second = width * np.sqrt(-log_q)
@@ -72,9 +72,9 @@ def gnmax_renyi(log_q: npt.ArrayLike, orders: npt.ArrayLike, *, sigma: float, ov
 def _theorem_6(log_q: FloatArray, orders: FloatArray, second: FloatArray, width: float) -> FloatArray:
     """Theorem 6 at the higher orders mu_1 = ``second`` + 1 and mu_2 = ``second``; infinite where it does not apply.
 
-    For fixed higher orders it is nondecreasing in q where it applies (their Lemma 9), and it applies up to some q.
+    For fixed higher orders it is nondecreasing in q where it applies (their Lemma 9), which is for all q up to some q.
     """
-    with np.errstate(all="ignore"):  # what is out of the theorem's range is replaced below
+    with np.errstate(all="ignore"):  # values outside the theorem's range are replaced below
         first = second + 1
         rdp_1, rdp_2 = first / width**2, second / width**2
         limit = (second - 1) * rdp_2 - second * (np.log1p(1 / (first - 1)) + np.log1p(1 / (second - 1)))
@@ -93,14 +93,14 @@ def _log_complement(log_x: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True)
 class DataDependentGuarantee:
-    """(epsilon, delta) of labels on the votes they came from, not on all votes.
+    """(epsilon, delta) of labels on the votes that they came from, not on all votes.
 
     Attributes:
         epsilon: in nats.
         delta: of the labels.
-        order: the Renyi order that it was derived at; ``None``: what holds for all votes was no more.
-        sensitive: true: ``epsilon`` itself betrays the votes and must not be published.
-        failure: the chance that the noise of the release made ``epsilon`` too small; 0 where there is no noise.
+        order: the Renyi order that it was derived at; ``None``: the bound for all votes was no larger.
+        sensitive: true: ``epsilon`` itself reveals the votes and must not be published.
+        failure: the probability that the noise of the release made ``epsilon`` too small; 0 where there is no noise.
     """
 
     epsilon: float
@@ -118,11 +118,11 @@ class DataDependentGuarantee:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DataDependentLoss:
-    """What the labels that ``mechanism`` gave for ``counts`` cost, on these votes.
+    """The cost, on these votes, of the labels that ``mechanism`` gave for ``counts``.
 
     It bounds the divergence of the labels on these votes from those on neighbouring votes, not the reverse (so do
-    Papernot et al.), and the items must have been chosen without looking at the labels: costs that depend on the votes
-    do not add up along an adaptive sequence.
+    Papernot et al.). The items must have been chosen without looking at the labels, because costs that depend on the
+    votes do not add up along an adaptive sequence.
 
     Args:
         mechanism: the GNMax that labelled them; its sigma, overlap and grid are used.
@@ -149,7 +149,7 @@ class DataDependentLoss:
         return f"DataDependentLoss(mechanism={self.mechanism!r}, counts=<{len(self.counts)} items>)"
 
     def renyi(self, orders: npt.ArrayLike) -> FloatArray:
-        """The sum over the labels at each order above 1, (N,) float64: sensitive."""
+        """The Renyi cost of all labels at each order above 1, (N,) float64: sensitive."""
         try:
             orders = np.asarray(orders, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
@@ -157,39 +157,40 @@ class DataDependentLoss:
         if not np.all((orders > 1) & np.isfinite(orders)):
             raise InvalidArgument("orders", "finite numbers above 1", orders)
         log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))
-        each = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)
-        return np.asarray(each.sum(axis=0))
+        costs = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)
+        return np.asarray(costs.sum(axis=0))
 
     def guarantee(self, *, delta: float) -> DataDependentGuarantee:
-        """The least epsilon at ``delta`` over many orders, or the mechanism's own for all votes: sensitive."""
+        """The smallest epsilon at ``delta`` over many orders, or the mechanism's own for all votes: sensitive."""
         delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
         epsilons = (self.renyi(ORDERS) - math.log(delta) / (ORDERS - 1)) * (1 + 2.0**-40)
         best = int(np.argmin(epsilons))
-        epsilon, order = float(epsilons[best]), float(ORDERS[best])
-        always = self.mechanism.guarantee(labels=len(self.counts), delta=delta).epsilon
-        if always <= epsilon:
-            return DataDependentGuarantee(epsilon=always, delta=delta, order=None, sensitive=True)
+        epsilon: float = float(epsilons[best])
+        order: float | None = float(ORDERS[best])
+        worst_case = self.mechanism.guarantee(labels=len(self.counts), delta=delta).epsilon
+        if worst_case <= epsilon:
+            epsilon, order = worst_case, None
         return DataDependentGuarantee(epsilon=epsilon, delta=delta, order=order, sensitive=True)
 
     def sanitised(
         self, *, delta: float, order: float, share: float = 0.1, failure: float = 1e-6
     ) -> DataDependentGuarantee:
-        """An upper bound of the cost that may be published; its own cost is included.
+        """An upper bound of the cost that may be published; it includes the cost of publishing it.
 
         The Renyi cost f of the labels at ``order`` is released as f + S s (Z + z), with Z standard normal, S a smooth
-        upper bound of f's sensitivity, s a public factor and z the quantile of ``failure``, so that it is no less
-        than f except with chance ``failure``; it is cut off at the worst case, which is public. To it are added what
-        its own release costs, :func:`smooth_release_renyi`, and log(1/delta) / (order - 1). No more is told than what
-        the labels and the release cost on the worst votes, at the best order for them. ``epsilon`` is rounded up to
-        multiples of 2**-20 from many more digits: noise on a grid in proportion to S would betray S, and f, whatever
-        its law. f and S themselves are computed in floating point, for which S is a little larger than it must be.
+        upper bound of f's sensitivity, s a public factor and z the quantile of ``failure``, so that it is at least f
+        except with probability ``failure``. It is cut off at the worst case, which is public. The cost of its release,
+        :func:`smooth_release_renyi`, and log(1/delta) / (order - 1) are added. The result is never larger than the cost
+        of labels and release on the worst votes, at the best order for them. ``epsilon`` is rounded up to a multiple of
+        2**-20 from many more digits: noise on a grid in proportion to S would reveal S, and f, whatever its law. f and
+        S are computed in floating point; S is slightly larger than necessary to cover the rounding.
 
         Args:
             delta: of the labels.
             order: chosen without looking at the votes: about 1 + sqrt(log(1/delta) / (c Q)) sigma / r if the labels
-                are expected to cost a part c of their worst case.
-            share: what the release may cost, as a part of the worst case of all labels at this order.
-            failure: chance that the figure is too small.
+                are expected to cost a fraction c of their worst case.
+            share: the cost of the release, as a fraction of the worst case of all labels at this order.
+            failure: probability that the figure is too small.
 
         Raises:
             InvalidArgument: an argument out of range.
@@ -208,11 +209,11 @@ class DataDependentLoss:
         normal = _normal(mechanism._bits)
         released = min(worst, max(0.0, votes.loss() + spread * (normal + offset)))
 
-        def on_the_worst_votes(a: float) -> float:
-            paid = smooth_release_renyi(a, smoothness=smoothness, noise=noise, offset=offset)
-            return (worst / order * a + paid - math.log(delta) / (a - 1)) * (1 + 2.0**-40)
+        def worst_epsilon(a: float) -> float:
+            release = smooth_release_renyi(a, smoothness=smoothness, noise=noise, offset=offset)
+            return (worst / order * a + release - math.log(delta) / (a - 1)) * (1 + 2.0**-40)
 
-        most = min(on_the_worst_votes(float(a)) for a in (order, *ORDERS) if _mixed(a, math.exp(-smoothness)) > 0)
+        most = min(worst_epsilon(float(a)) for a in (order, *ORDERS) if _mixed(a, math.exp(-smoothness)) > 0)
         epsilon = min(most, released + (cost - math.log(delta) / (order - 1)))
         return DataDependentGuarantee(
             epsilon=math.ceil(epsilon * 2**20 + 1) / 2**20, delta=delta, order=order, sensitive=False, failure=failure
@@ -257,13 +258,13 @@ def _mixed(order: float, t: float) -> float:
 
 
 def _scale(order: float, t: float) -> float:
-    """Of two centred normal laws, the second t times as wide."""
+    """Renyi divergence of two centred normal laws, the second t times as wide."""
     return math.log(t) + math.log(t * t / _mixed(order, t)) / (2 * (order - 1))
 
 
 def _release_parameters(order: float, cost: float, offset: float) -> tuple[float, float]:
-    """Smoothness and noise that cost ``cost``: of the shift about half for f, half for the offset."""
-    smoothness = math.log1p(1 / (order - 1)) / 4  # half of what has finite cost
+    """Smoothness and noise whose release costs ``cost``: about half of the shift for f, half for the offset."""
+    smoothness = math.log1p(1 / (order - 1)) / 4  # half of the largest with finite cost
     while smooth_release_renyi(order, smoothness=smoothness, noise=math.inf, offset=offset) > cost / 4:
         smoothness /= 1.25
     low, high = math.exp(-smoothness), math.exp(smoothness)
@@ -278,33 +279,29 @@ class _OnALine:
     Write q = (C - 1)/2 erfc(z) for the union bound q = 1/2 sum_j erfc(x_j), x_j = (gap_j - step) / (2 sigma). One
     record moves the sorted counts by at most r each, all x_j by at most r / sigma, and hence z by at most r / sigma:
     the map erfc(x) -> erfc(x - s) is concave for s >= 0 and convex for s <= 0, so Jensen's inequality bounds the mean
-    over j by the value at the mean (Papernot et al. 2018, Propositions 11 and 12). The cost at an order is the least
-    of Theorem 6 over a public set of higher orders and the worst case, so it is nonincreasing in z and its changes
-    can be bounded cell by cell on a public grid of z.
+    over j by the value at the mean (Papernot et al. 2018, Propositions 11 and 12). The cost at an order is the smallest
+    bound among Theorem 6, over a public set of higher orders, and the worst case. So it is nonincreasing in z, and its
+    changes can be bounded cell by cell on a public grid of z.
     """
 
     _CELLS = 32  # per pace
 
     def __init__(self, mechanism: GNMax, counts: IntArray, order: float) -> None:
         sigma, overlap, others = mechanism.sigma, mechanism.overlap, counts.shape[1] - 1
-        teachers = int(counts[0].sum())
-        self._width = sigma / overlap
-        self._order = order
-        self._log_others = math.log(others)
+        self._width, self._order, self._log_others = sigma / overlap, order, math.log(others)
         pace = overlap / sigma
         self._cell = pace / self._CELLS
-        farthest = teachers / (2 * sigma)
-        # Public higher orders: up to the best one at the farthest z.
+        farthest = int(counts[0].sum()) / (2 * sigma)
+        # Public higher orders, up to the best one at the farthest z.
         top = self._width * math.sqrt(max(0.0, -self._log_q(np.array([farthest]))[0]))
         low = max(order - 1, 1.0 + 1e-9)
         self._seconds = np.geomspace(low, max(top, low), 256)
         step = grid_step(sigma)
         log_mean = _log_union(counts, sigma, step) - self._log_others  # log of erfc(z) / 2
         self._z = -special.ndtri_exp(log_mean) / math.sqrt(2)
-        first = -(step / (2 * sigma) + 2 * pace)
-        cells = math.ceil((farthest + 3 * pace - first) / self._cell)
-        self._start = first
-        grid: FloatArray = first + self._cell * np.arange(cells + self._CELLS + 2, dtype=np.float64)
+        self._start = -(step / (2 * sigma) + 2 * pace)
+        cells = math.ceil((farthest + 3 * pace - self._start) / self._cell)
+        grid: FloatArray = self._start + self._cell * np.arange(cells + self._CELLS + 2, dtype=np.float64)
         values = self._at(grid)
         # On the cell [v_k, v_(k+1)] the fall of the cost over one pace is at most this.
         self._falls = values[:cells] - values[self._CELLS + 1 : self._CELLS + 1 + cells]
@@ -329,13 +326,13 @@ class _OnALine:
         left, right = at, at + 1
         best, discount = 0.0, 1.0
         whole = float(self._falls.max()) * len(self._z)
-        # From z, d paces away, a neighbour is another pace: falls that start in [z - (d + 1) pace, z + d pace]. A pace
-        # counts as one cell more: where z lies on the edge of a cell, rounding may put a neighbour that far away.
+        # At distance d from z, the next neighbour is one pace further: falls from z - (d + 1) pace to z + d pace count.
+        # A pace counts as one cell more: if z lies on the edge of a cell, rounding may move a neighbour into the next.
         while discount * whole > best:
             left = left - (self._CELLS + 1)
             windows = [self._falls[max(a, 0) : min(b + 1, cells)] for a, b in zip(left, right, strict=True)]
             best = max(best, discount * float(items @ [w.max(initial=0.0) for w in windows]))
             right = right + (self._CELLS + 1)
             discount *= math.exp(-smoothness)
-        # A public constant leaves it smooth, and lifts it above what rounding makes of the loss.
+        # A public constant keeps it smooth, and covers the rounding errors of the loss.
         return best + 2.0**-32 * len(self._z) * self._order / self._width**2

@@ -15,8 +15,8 @@ q, a walk needs one number for each way to place the teachers, see :func:`_searc
 
 Rounding: every number is a sum of products of non-negative numbers, each known to relative accuracy u = 2^-53, and each
 step adds at most three roundings. There is one step for each affected teacher, and on the chain a second one for a
-teacher whose coin put it at an end; so E_p[q] is known to relative accuracy (6 r + a few) u however small it is, and
-the losses given out have that allowance added. In rigorous mode the walk runs in ball arithmetic instead.
+teacher between its ends. So E_p[q] is known to relative accuracy (6 r + a few) u however small it is, and the returned
+losses include that allowance. In rigorous mode the walk runs in ball arithmetic instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Losses", "worst_losses"]
 Numbers: TypeAlias = npt.NDArray[Any]  # float64, or objects that are balls
 
 _BLOCK = 1 << 20  # numbers held at once in one block of the walk
-_LARGEST_WALK = 2e10  # about ten times the steps of the walk; beyond it takes minutes for each look
+_LARGEST_WALK = 2e10  # about ten times the steps of a walk; larger walks take minutes each
 _UNDERFLOW = 1e-100  # above all that underflow can lose, see regions
 
 
@@ -84,17 +84,18 @@ def worst_losses(
     Args:
         law: ``(K + 1,)`` Pr[label 1] for each number of votes for 1, with ``law[l] + law[K - l] == 1``.
         region: where each affected teacher's pair lives.
-        overlap: r, how many teachers one record can touch.
+        overlap: r, the largest number of teachers whose training data one record is in.
         growth: e^E, rounded down.
         monotone: ``law`` is nondecreasing; then only the region's upper chain matters (theory, section 4).
-        most: how many cases are wanted; they come from different parts of the search.
-        rigorous: walk in ball arithmetic.
+        most: the number of cases to return; they come from different parts of the search.
+        rigorous: evaluate in ball arithmetic.
 
     Returns:
         Up to ``most`` cases. The first is the maximum over all; its loss is a proven upper bound.
 
     Raises:
-        InvalidArgument: a search too large to be run.
+        InvalidArgument: the search would take too long.
+        DarrmError: ``rigorous`` without python-flint.
     """
     arithmetic = _Balls() if rigorous else _Floats(overlap)
     corners, cases = (region.chain, _search_chain) if monotone else (region.tilted, _search_corners)
@@ -283,9 +284,9 @@ def _search_chain(
     """All r affected teachers on the chain: one number here and one there for each way to place them.
 
     The first corner is (Delta, 0) and the last (1, 1 - Delta). On either dataset the chance at a corner between them is
-    a mixture of theirs, so a teacher there votes as if a coin put it at one of the two. Blocks hold, for each count of
-    ones, all numbers at the first corner (here) or at the last (there), the others at the opposite one; a step tosses
-    the coin of one teacher at a corner between.
+    a mixture of theirs, so a teacher there votes as if it were at one of the two at random. Blocks hold, for each count
+    of ones, all numbers at the first corner (here) or at the last (there), the others at the opposite one; a step
+    places one teacher at a corner between.
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     first, last = corners[0], corners[-1]
@@ -315,8 +316,9 @@ def _search_corners(
 ) -> _Cases:
     """Up to r affected teachers at any tilted corners; at (0, 0) or (1, 1) they are like unaffected ones.
 
-    The first corner may be (Delta, 0); the second then is (0, Delta). How many are at the first matters here only, at
-    the second there only, and both draw on what the others leave: running extremes over each save a factor r.
+    The first corner may be (Delta, 0); the second then is (0, Delta). The number at the first affects only one
+    dataset, the number at the second only the other, and both share the remaining teachers: running extremes over each
+    save a factor r.
     """
     start, spare = arithmetic.array(law), len(law) - 1 - overlap
     split = bool(corners) and corners[0].there == 0

@@ -1,1 +1,1 @@
-"""What is promised, and what promises add up to."""
+"""Privacy guarantees, and what several of them cost together."""

@@ -1,7 +1,7 @@
-"""Composition of guarantees whose randomness is independent: simple, general (the paper's Theorem 2.3) and optimal.
+"""Composition of releases with independent randomness: simple, general (the paper's Theorem 2.3) and optimal.
 
-None of these is the cost of many labels from the *same* trained teachers, whose training they share: for that see
-:func:`darrm_torch.total_privacy`.
+None of these bounds the cost of many labels from the *same* trained teachers: such labels share the randomness of the
+training. Use :func:`darrm_torch.total_privacy` for them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .profiles import PrivacyProfile
 
 __all__ = ["general_composition", "optimal_composition", "simple_composition"]
 
-_SLACK = 1 + 2.0**-48  # over the rounding of the closed forms below, a few dozen units
+_SLACK = 1 + 2.0**-48  # covers the rounding of the closed forms below, a few dozen units
 
 
 def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuarantee:
     """``(k epsilon, k delta)`` for ``count = k`` adaptive releases (the paper's Theorem 2.2), rounded up.
 
     Raises:
-        InvalidArgument: ``count`` below 1.
+        InvalidArgument: ``count`` is below 1.
 
     >>> simple_composition(PrivacyGuarantee(epsilon=0.5, delta=1e-6), 3)
     PrivacyGuarantee(epsilon=1.5, delta=3e-06)
@@ -41,13 +41,13 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
     """The closed form of Kairouz, Oh and Viswanath (2015, Theorem 3.4; the paper's Theorem 2.3), all three terms.
 
     Args:
-        guarantee: of each release.
-        count: number k of adaptive releases.
-        slack: the paper's delta', in (0, 1]; the total delta is ``1 - (1 - delta)^k (1 - delta')``, also where the
+        guarantee: the guarantee of each release.
+        count: k, the number of adaptive releases.
+        slack: the paper's delta', in (0, 1]. The total delta is always ``1 - (1 - delta)^k (1 - delta')``, even if the
             first term, ``k epsilon``, is the smallest.
 
     Raises:
-        InvalidArgument: ``count`` below 1 or ``slack`` outside (0, 1].
+        InvalidArgument: ``count`` is below 1 or ``slack`` is outside (0, 1].
 
     >>> total = general_composition(PrivacyGuarantee(epsilon=0.2676, delta=0.0003), 50, slack=1e-4)
     >>> round(total.epsilon, 3), round(total.delta, 3)
@@ -74,19 +74,24 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
 def optimal_composition(
     guarantee: PrivacyGuarantee | Iterable[PrivacyGuarantee], count: int = 1, *, delta: float
 ) -> PrivacyGuarantee:
-    """The smallest epsilon at ``delta`` of ``count`` adaptive releases of one guarantee, or of each of several.
+    """The smallest epsilon at ``delta`` of adaptive releases with independent randomness.
 
-    For one guarantee this is the exact optimum of Kairouz, Oh and Viswanath (2015, Theorem 3.3), rounded up; unlike
-    ones are composed as privacy loss distributions.
+    For one guarantee this is the exact optimum of Kairouz, Oh and Viswanath (2015, Theorem 3.3), rounded up. Unlike
+    guarantees are composed as privacy loss distributions.
+
+    Args:
+        guarantee: the guarantee of each release; a sequence has one guarantee for each release.
+        count: how many times these releases are repeated.
+        delta: the delta of the total.
 
     Raises:
-        InvalidArgument: ``count`` below 1, ``delta`` outside [0, 1], or no guarantee at all.
+        InvalidArgument: ``count`` is below 1, ``delta`` is outside [0, 1], or there is no guarantee.
 
     >>> round(optimal_composition(PrivacyGuarantee(epsilon=0.1), 50, delta=1e-5).epsilon, 3)
     2.845
     """
-    each = list(guarantee) if isinstance(guarantee, Iterable) else [guarantee]
-    if not each or not all(isinstance(one, PrivacyGuarantee) for one in each):
+    releases = list(guarantee) if isinstance(guarantee, Iterable) else [guarantee]
+    if not releases or not all(isinstance(release, PrivacyGuarantee) for release in releases):
         check_guarantee("guarantee", guarantee, expected="one or more guarantees")
-    together = PrivacyProfile(promises=tuple(((one,), 1) for one in each)).compose(count)
+    together = PrivacyProfile(promises=tuple(((release,), 1) for release in releases)).compose(count)
     return PrivacyGuarantee(epsilon=together.epsilon(delta), delta=delta)

@@ -1,4 +1,4 @@
-"""`PrivacyGuarantee`, one (epsilon, delta) pair, and helpers on such values."""
+"""`PrivacyGuarantee`, one (epsilon, delta) pair, and helpers for such values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PrivacyGuarantee:
     """(epsilon, delta)-differential privacy under adding or removing one record.
 
     Attributes:
-        epsilon: in nats, ``>= 0``; ``math.inf`` means no privacy of its own.
+        epsilon: in nats, ``>= 0``; ``math.inf`` means no privacy.
         delta: in ``[0, 1]``.
 
     Raises:
-        InvalidArgument: a number out of range, NaN or not a number.
+        InvalidArgument: a number is out of range, or a value is NaN or not a number.
 
     >>> PrivacyGuarantee(epsilon=0.0892, delta=1e-4)
     PrivacyGuarantee(epsilon=0.0892, delta=0.0001)
@@ -41,7 +41,7 @@ class PrivacyGuarantee:
 
 
 def check_guarantee(name: str, value: Any, *, expected: str = "a PrivacyGuarantee", cure: str = "") -> PrivacyGuarantee:
-    """``value`` itself, or :class:`InvalidArgument` when it is no guarantee; says how a pair of numbers becomes one."""
+    """``value``, if it is a guarantee, otherwise :class:`InvalidArgument`; the message shows how to convert a pair."""
     if isinstance(value, PrivacyGuarantee):
         return value
     if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(one, int | float) for one in value):
@@ -50,13 +50,13 @@ def check_guarantee(name: str, value: Any, *, expected: str = "a PrivacyGuarante
 
 
 def implied_by(weak: PrivacyGuarantee, strong: PrivacyGuarantee) -> bool:
-    """Whether whoever keeps ``strong`` keeps ``weak``: it promises nothing, or neither of its numbers is smaller."""
+    """Whether ``strong`` implies ``weak``: ``weak`` guarantees nothing, or neither of its numbers is smaller."""
     nothing = weak.epsilon == math.inf or weak.delta == 1.0
     return nothing or (weak.epsilon >= strong.epsilon and weak.delta >= strong.delta)
 
 
 def drop_implied(points: Iterable[PrivacyGuarantee]) -> tuple[PrivacyGuarantee, ...]:
-    """Of guarantees that hold at once those that say something: none follows from another by itself."""
+    """Drop guarantees that another one in ``points`` implies; all of them hold at once."""
     kept: list[PrivacyGuarantee] = []
     for point in points:
         if not any(implied_by(point, other) for other in kept):
@@ -65,21 +65,21 @@ def drop_implied(points: Iterable[PrivacyGuarantee]) -> tuple[PrivacyGuarantee, 
 
 
 def format_bound(bound: float, digits: int = 4) -> str:
-    """An upper bound in decimals, rounded up, so that what is read is one too (to one part in 10**12).
+    """An upper bound in decimals, rounded up, so that the printed number is an upper bound too (up to 1e-12, relative).
 
     >>> format_bound(0.25431), format_bound(0.1), format_bound(math.inf), format_bound(3 * 1e-4)
     ('0.2544', '0.1', 'inf', '0.0003')
     """
     if not math.isfinite(bound) or bound == 0:
         return f"{bound:g}"
-    with localcontext(Context(prec=40)):  # whatever the caller's own is
+    with localcontext(Context(prec=40)):  # independent of the caller's context
         exact = Decimal(bound) * (1 - Decimal("1e-12"))
         unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
         return f"{float(exact.quantize(unit, rounding=ROUND_CEILING)):.{digits}g}"
 
 
 def round_up(value: Fraction) -> float:
-    """The smallest float that is no less than ``value``, which may be infinity."""
+    """The smallest float ``>= value``; ``math.inf`` if ``value`` is too large for a float."""
     try:
         nearest = float(value)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Privacy loss distributions: the curves of composed releases, by dp-accounting, rounded pessimistically."""
+"""Privacy loss distributions of composed releases: pessimistic discretisation by dp-accounting, plus an allowance."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .guarantees import PrivacyGuarantee
 
 __all__ = ["LARGEST_EPSILON", "DpSgd", "LossDistribution", "Promises", "loss_distribution"]
 
-# (noise_multiplier, sample_rate, steps) runs, and (guarantees that hold at once, count) promises, of a PrivacyProfile.
+# The fields of a PrivacyProfile: runs (noise_multiplier, sample_rate, steps); (guarantees that hold at once, count).
 DpSgd = tuple[tuple[float, float, int], ...]
 Promises = tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
 
 _CELLS = 16  # grid cells per standard deviation of one release: the variance grows by less than 1 / (4 * 16**2)
 _MOST_CELLS = 2**17
-_FINEST = 1e-6  # a finer grid would show the rounding of the curve
-_TAIL = 1e-15  # probability that dp_accounting may move to an infinite loss, per composition
-LARGEST_EPSILON = 300.0  # e^(2 epsilon) is a float; what is larger is only added up
+_FINEST = 1e-6  # on a finer grid the rounding errors of the curve would show
+_TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite loss, per composition
+LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
 _UNIT = 2.0**-53
 
 
 @dataclass(frozen=True)
 class LossDistribution:
-    """The composed privacy loss, one probability mass function for each direction."""
+    """The privacy loss of all releases together, one probability mass function for each direction."""
 
     pmfs: tuple[Any, ...]
     allowance: float
-    dp_sgd: DpSgd | None  # when Renyi accounting can help out
+    dp_sgd: DpSgd | None  # for Renyi accounting; None if it does not apply
 
     def delta(self, epsilon: float) -> float:
         """The smallest proven delta at ``epsilon``."""
@@ -41,9 +41,9 @@ class LossDistribution:
         """The smallest proven epsilon at ``delta``; ``math.inf`` if there is none."""
         epsilon, slack = math.inf, 1e-12
         if delta > self.allowance:
-            with np.errstate(over="ignore"):  # divides by the mass of the far tail, which may be next to nothing
+            with np.errstate(over="ignore"):  # it divides by the mass of the far tail, which may be tiny
                 epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
-            while math.isfinite(epsilon) and self.delta(epsilon) > delta:  # it adds up the losses, with rounding
+            while math.isfinite(epsilon) and self.delta(epsilon) > delta:  # its sums are rounded
                 epsilon, slack = epsilon + slack * max(1.0, epsilon), 2 * slack
         if self.dp_sgd and delta < 16 * self.allowance:
             epsilon = min(epsilon, _renyi_epsilon(self.dp_sgd, delta))
@@ -52,7 +52,7 @@ class LossDistribution:
 
 @lru_cache(maxsize=128)
 def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
-    """The privacy loss of all releases together: DP-SGD runs, and promises of which the worst case is taken."""
+    """The loss distribution of DP-SGD runs and of the worst releases that keep ``promises``, all composed."""
     from dp_accounting.pld import pld_pmf
 
     step = _grid_step(dp_sgd, promises)
@@ -63,10 +63,11 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
         widest = max(widest, *(pmf.size for pmf, _ in parts))
         composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
         pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
-    # Rounding, as an error of delta at any epsilon. One release: its curve is off by a few units, and so is each of its
-    # masses, `widest` in all; n releases, exchanged one by one, n times that. The n-th power of a discrete Fourier
-    # transform of length N is off by a few n log2(N) units in the 2-norm (Higham 2002, Theorem 24.2), a sum over its N
-    # entries by sqrt(N) times that. Reading off adds N units. "A few" is at most 16.
+    # The allowance bounds the rounding error of delta at any epsilon, in units of 2^-53. One release: its curve
+    # has an error of a few units, and so has each of its at most `widest` masses; n releases, replaced one after the
+    # other, have n times that. The n-th power of a discrete Fourier transform of length N has an error of a few
+    # n log2(N) units in the 2-norm (Higham 2002, Theorem 24.2), and a sum over its N entries sqrt(N) times that.
+    # Evaluating delta adds N units. "A few" is at most 16.
     releases = sum(count for *_, count in dp_sgd) + sum(count for _, count in promises) + len(dp_sgd) + len(promises)
     cells = max(pmf.size for pmf in pmfs)
     units = 16 * (releases * (widest + math.log2(2 * cells) * math.sqrt(cells)) + cells)
@@ -74,10 +75,10 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
 
 
 def _renyi_epsilon(dp_sgd: DpSgd, delta: float) -> float:
-    """From the Renyi accountant of `dp_accounting`: looser, but without sums in which a tiny delta drowns."""
+    """Epsilon by the Renyi accountant of `dp_accounting`: looser, but rounding errors do not hide a tiny delta."""
     epsilon = float(_renyi_accountant(dp_sgd).get_epsilon(delta))
-    # Each step's divergence is the logarithm of a number near 1, known to about 1e-15. Where that decides, the
-    # accountant says 0: no answer.
+    # The divergence of a step is the logarithm of a number near 1 with an error of about 1e-15. If it is smaller than
+    # that, the accountant returns 0, which proves nothing.
     rounding = 1e-12 * sum(steps for *_, steps in dp_sgd)
     return epsilon + rounding if epsilon > rounding else math.inf
 
@@ -93,13 +94,13 @@ def _renyi_accountant(dp_sgd: DpSgd) -> Any:
 
 
 def _grid_step(dp_sgd: DpSgd, promises: Promises) -> float:
-    """The distance of grid points; any is sound, a finer one is tighter."""
+    """The distance between grid points. Any distance is sound; a smaller one is tighter."""
     epsilons = {g.epsilon for points, _ in promises for g in points if 0 < g.epsilon <= LARGEST_EPSILON}
     if not dp_sgd and len(epsilons) < 2:
-        return max(epsilons, default=1.0)  # the losses are then exactly on the grid
+        return max(epsilons, default=1.0)  # the losses lie exactly on the grid
     variance, widest, releases = 0.0, 0.0, 0
     for noise, rate, count in dp_sgd:
-        # Plain quadrature of the loss of one step over its noise.
+        # Quadrature of the loss of one step over its noise.
         x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
         stay = math.log1p(-rate) if rate < 1 else -math.inf
         loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
@@ -116,7 +117,7 @@ def _grid_step(dp_sgd: DpSgd, promises: Promises) -> float:
 
 @lru_cache(maxsize=128)
 def _dp_sgd_step(noise: float, rate: float, step: float, added: bool) -> Any:
-    """One Poisson-sampled Gaussian release, a record added or removed, as `dp_accounting` discretises it."""
+    """One Poisson-sampled Gaussian release, for a record added or removed, as `dp_accounting` discretises it."""
     from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
 
     direction = privacy_loss_mechanism.AdjacencyType.ADD if added else privacy_loss_mechanism.AdjacencyType.REMOVE
@@ -128,11 +129,11 @@ def _dp_sgd_step(noise: float, rate: float, step: float, added: bool) -> Any:
 
 
 def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
-    """The worst release that keeps all ``points``, the same in both directions.
+    """The worst release that keeps all ``points``; it is the same in both directions.
 
-    In ``t = e^epsilon`` its curve is convex, falls from 1 at t = 0 and keeps the points and their mirror images
-    ``(e^-epsilon, 1 - (1 - delta) e^-epsilon)``: it is their lower convex hull. For one point that is randomised
-    response with a revealing part (Kairouz, Oh, Viswanath 2015).
+    As a function of ``t = e^epsilon`` its curve is convex, falls from 1 at t = 0 and respects the points and their
+    mirror images ``(e^-epsilon, 1 - (1 - delta) e^-epsilon)``: it is their lower convex hull. For one point this is
+    randomized response that reveals everything with probability delta (Kairouz, Oh, Viswanath 2015).
     """
     from dp_accounting.pld import pld_pmf
 
@@ -152,5 +153,5 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
     losses = [sign * e / step for e, _ in finite for sign in (-1, 1)]
     rounded = np.array(sorted({int(side(loss)) for loss in losses for side in (math.floor, math.ceil)}))
     curve = np.interp(np.exp(rounded * step), [t for t, _ in hull], [y for _, y in hull])
-    curve = np.maximum(curve, 0.0)  # interpolation may end a unit below it
+    curve = np.maximum(curve, 0.0)  # interpolation may end one unit below zero
     return pld_pmf.create_pmf_pessimistic_connect_dots(step, rounded, curve)

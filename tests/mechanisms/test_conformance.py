@@ -1,4 +1,4 @@
-"""What every mechanism must do, whatever it is. A new mechanism joins by one entry in MECHANISMS."""
+"""What every mechanism must do. A new mechanism joins with one entry in MECHANISMS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from darrm_torch import (
 )
 
 K = 11
-# A test that is right fails with this probability; seeds are fixed, so it fails always or never.
+# The probability that a correct mechanism fails a test; seeds are fixed, so it fails always or never.
 FALSE_ALARM = 1e-6
 
 MECHANISMS = {
@@ -107,7 +107,7 @@ def test_law_is_a_law(make) -> None:
 
 
 @mechanisms
-def test_law_follows_the_names_of_the_classes(make) -> None:
+def test_law_follows_a_renaming_of_the_classes(make) -> None:
     mechanism = make()
     counts = some_counts(mechanism)
     order = np.random.default_rng(0).permutation(counts.shape[1])
@@ -125,7 +125,7 @@ def test_labels_follow_the_law(make) -> None:
 
 @mechanisms
 def test_secure_labels_follow_the_law(make) -> None:
-    # Fresh bits each time: this one fails by chance once in 1e9 runs.
+    # Fresh bits each time: this test fails by chance once in 1e9 runs.
     mechanism = make()
     counts = some_counts(mechanism, 3)
     assert chi_square(drawn(mechanism, counts), mechanism.label_probabilities(counts)) > 1e-9
@@ -205,7 +205,7 @@ def test_torch_in_torch_out(make, device: str) -> None:
     ],
 )
 def test_the_compiler_leaves_it_alone(make) -> None:
-    """What is around it is compiled; of the mechanism itself the compiler sees nothing."""
+    """The code around a mechanism is compiled; the compiler sees nothing of the mechanism itself."""
     seen = []
 
     def backend(graph, inputs):
@@ -307,13 +307,13 @@ def test_other_numbers_of_teachers_and_classes_are_refused() -> None:
 
 
 @mechanisms
-def test_says_what_it_is(make) -> None:
+def test_describes_itself(make) -> None:
     secure, seeded = make(), make(insecure_seed=1)
-    told = json.loads(json.dumps(secure.describe(), allow_nan=False))
-    assert told["kind"] == type(secure).__name__
+    described = json.loads(json.dumps(secure.describe(), allow_nan=False))
+    assert described["kind"] == type(secure).__name__
     assert secure.secure
-    assert told["secure"] is True
-    assert told["randomness"] == "operating system"
+    assert described["secure"] is True
+    assert described["randomness"] == "operating system"
     assert not seeded.secure
     assert seeded.describe()["secure"] is False
     assert "INSECURE" in seeded.describe()["randomness"]
@@ -379,7 +379,7 @@ def test_guarantee_checks_its_arguments(make, wrong) -> None:
 
 @mechanisms
 def test_very_many_labels_have_an_answer_at_once(make) -> None:
-    """Optimal composition would take minutes; bounds that do not look at each label take over."""
+    """Optimal composition would take minutes; closed forms replace it."""
     mechanism = make()
     for delta in (1e-4, None):
         few, many = (mechanism.guarantee(labels=labels, delta=delta) for labels in (10**4, 10**12))

@@ -299,7 +299,7 @@ def test_many_pure_labels_compose_better_than_the_sum() -> None:
         assert mechanism.guarantee(labels=100).delta == 0.0
 
 
-# --- the privacy of the label itself ---
+# --- the privacy of the label itself (_ORDERS: the orders of the kernel label_renyi, on purpose) ---
 
 
 def neighbours(teachers: int, classes: int) -> tuple[np.ndarray, list[tuple[int, int]]]:

@@ -13,7 +13,7 @@ from scipy import integrate, special, stats
 
 from darrm_torch import DataDependentGuarantee, DataDependentLoss, GNMax, InvalidArgument, PrivacyGuarantee
 from darrm_torch.mechanisms.gnmax import grid_step
-from darrm_torch.mechanisms.pate_rdp import (
+from darrm_torch.mechanisms.pate_rdp import (  # private names: numerical kernels, tested on purpose
     _normal,
     _OnALine,
     _release_parameters,
@@ -93,7 +93,7 @@ def test_unanimous_votes_cost_little_and_the_figure_is_marked() -> None:
     assert math.isclose(found.epsilon, loss.renyi([found.order])[0] + math.log(1e5) / (found.order - 1), rel_tol=1e-9)
 
 
-def test_no_more_is_said_than_holds_for_all_votes() -> None:
+def test_the_cost_never_exceeds_the_bound_for_all_votes() -> None:
     """The Renyi bound is looser than the exact Gaussian, and one order looser than the best."""
     counts = np.random.default_rng(0).multinomial(50, [0.7] + [0.3 / 9] * 9, size=1000)
     target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
@@ -104,9 +104,9 @@ def test_no_more_is_said_than_holds_for_all_votes() -> None:
     rho = 1000 / mechanism.sigma**2
     best = rho + 2 * math.sqrt(rho * math.log(1e5))
     for order in (3.0, 16.0, 64.0):  # what the release costs is a tenth of the worst case at this order
-        told = loss.sanitised(delta=1e-5, order=order).epsilon
-        assert best < told < 1.1 * best
-        assert told < 1.1 * rho * order + math.log(1e5) / (order - 1)
+        released_epsilon = loss.sanitised(delta=1e-5, order=order).epsilon
+        assert best < released_epsilon < 1.1 * best
+        assert released_epsilon < 1.1 * rho * order + math.log(1e5) / (order - 1)
 
 
 def test_split_votes_cost_the_worst_case() -> None:
@@ -253,7 +253,7 @@ def test_release_of_real_votes_costs_no_more_than_claimed(here, there, sigma: fl
 
 
 def test_released_figures_lie_on_no_grid_of_their_own() -> None:
-    """A grid in proportion to the sensitivity would tell what the sensitivity is, and so which votes there were."""
+    """A grid in proportion to the sensitivity would reveal the sensitivity, and so the votes."""
     counts, order, delta = np.array([[250, 0, 0]] * 500), 12.0, 1e-6
     offset = -special.ndtri(1e-6)
     smoothness, noise = _release_parameters(order, 0.1 * 500 * order / 400, offset)
@@ -315,6 +315,6 @@ def test_bad_arguments_are_one_clear_error() -> None:
         smooth_release_renyi(10.0, smoothness=0.06, noise=1.0)
 
 
-def test_what_is_read_is_rounded_up() -> None:
+def test_the_text_is_rounded_up() -> None:
     guarantee = DataDependentGuarantee(epsilon=0.12345641, delta=1.234e-5, order=2.0, sensitive=False, failure=1.2e-6)
     assert str(guarantee) == "(0.123457, 1.24e-05)-DP on these votes, except with chance 2e-06"

@@ -40,7 +40,9 @@ def all_counts(teachers: int, classes: int) -> np.ndarray:
     return np.array([np.diff([-1, *bar, teachers + classes - 1]) - 1 for bar in bars])
 
 
-def worst_coin_loss(mechanism, teachers: int, overlap: int, epsilon: float, classes: int = 2, labels: int = 1) -> float:
+def worst_loss_of_own_randomness(
+    mechanism, teachers: int, overlap: int, epsilon: float, classes: int = 2, labels: int = 1
+) -> float:
     """Largest hockey-stick divergence of the labels over counts that differ in at most ``overlap`` votes."""
     counts = all_counts(teachers, classes)
     law = mechanism.label_probabilities(counts)
@@ -62,7 +64,7 @@ def random_settings() -> list[tuple[int, int, float, float, int]]:
     return settings
 
 
-COINS = {
+OWN_RANDOMNESS = {
     "gnmax-analytic": lambda e, d, r, k: GNMax.calibrated(PrivacyGuarantee(epsilon=e, delta=d), overlap=r),
     "gnmax-rdp": lambda e, d, r, k: GNMax.calibrated(PrivacyGuarantee(epsilon=e, delta=d), method="rdp", overlap=r),
     "confident": lambda e, d, r, k: ConfidentGNMax(
@@ -82,8 +84,8 @@ COINS = {
 }
 
 
-@pytest.mark.parametrize("make", COINS.values(), ids=COINS.keys())
-def test_own_randomness_keep_their_promise(make) -> None:
+@pytest.mark.parametrize("make", OWN_RANDOMNESS.values(), ids=OWN_RANDOMNESS.keys())
+def test_own_randomness_keeps_its_promise(make) -> None:
     for teachers, overlap, epsilon, delta, _ in random_settings():
         mechanism = make(epsilon, delta, overlap, teachers)
         claim = mechanism.guarantee(overlap=overlap)
@@ -91,39 +93,45 @@ def test_own_randomness_keep_their_promise(make) -> None:
             # The last one is found by rounding up what the certified thresholds give.
             assert claim.epsilon <= epsilon + (1e-11 if isinstance(mechanism, DaRRM) else 0)
             assert claim.delta <= delta
-        assert worst_coin_loss(mechanism, teachers, overlap, claim.epsilon) <= claim.delta + LAW_ERROR
+        assert worst_loss_of_own_randomness(mechanism, teachers, overlap, claim.epsilon) <= claim.delta + LAW_ERROR
 
 
-@pytest.mark.parametrize("name", [name for name in COINS if name != "best-majority"])
-def test_own_randomness_keep_their_promise_for_three_classes(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in OWN_RANDOMNESS if name != "best-majority"])
+def test_own_randomness_keeps_its_promise_for_three_classes(name: str) -> None:
     for teachers, overlap, epsilon, delta, _ in random_settings()[:12]:
-        mechanism = COINS[name](epsilon, delta, overlap, teachers)
+        mechanism = OWN_RANDOMNESS[name](epsilon, delta, overlap, teachers)
         claim = mechanism.guarantee(overlap=overlap)
-        assert worst_coin_loss(mechanism, teachers, overlap, claim.epsilon, classes=3) <= claim.delta + LAW_ERROR
+        assert (
+            worst_loss_of_own_randomness(mechanism, teachers, overlap, claim.epsilon, classes=3)
+            <= claim.delta + LAW_ERROR
+        )
 
 
-@pytest.mark.parametrize("make", COINS.values(), ids=COINS.keys())
+@pytest.mark.parametrize("make", OWN_RANDOMNESS.values(), ids=OWN_RANDOMNESS.keys())
 def test_two_labels_keep_their_promise_together(make) -> None:
     for teachers, overlap, epsilon, delta, _ in random_settings()[:12]:
         mechanism = make(epsilon, delta, overlap, teachers)
         claim = mechanism.guarantee(labels=2, delta=delta, overlap=overlap)
-        assert worst_coin_loss(mechanism, teachers, overlap, claim.epsilon, labels=2) <= claim.delta + LAW_ERROR
+        assert (
+            worst_loss_of_own_randomness(mechanism, teachers, overlap, claim.epsilon, labels=2)
+            <= claim.delta + LAW_ERROR
+        )
 
 
 def test_two_gaussian_labels_are_one_gaussian() -> None:
     target = PrivacyGuarantee(epsilon=0.7, delta=1e-4)
     mechanism = GNMax.calibrated(target, labels=2)
     assert 0.699 < mechanism.guarantee(labels=2).epsilon <= 0.7
-    assert worst_coin_loss(mechanism, 5, 1, 0.7, labels=2) <= 1e-4
+    assert worst_loss_of_own_randomness(mechanism, 5, 1, 0.7, labels=2) <= 1e-4
     assert math.isclose(mechanism.sigma, GNMax.calibrated(target).sigma * math.sqrt(2), rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.9])
 def test_too_little_noise_is_caught(factor: float) -> None:
     honest = GNMax.calibrated(PrivacyGuarantee(epsilon=1.0, delta=1e-5))
-    # With 60 teachers some counts are so far apart that the label betrays nearly all that the noisy counts do.
-    assert 0.8e-5 < worst_coin_loss(honest, 60, 1, 1.0) <= 1e-5
-    assert worst_coin_loss(GNMax(sigma=factor * honest.sigma), 60, 1, 1.0) > 1e-5
+    # With 60 teachers some counts are so far apart that the label reveals nearly all that the noisy counts do.
+    assert 0.8e-5 < worst_loss_of_own_randomness(honest, 60, 1, 1.0) <= 1e-5
+    assert worst_loss_of_own_randomness(GNMax(sigma=factor * honest.sigma), 60, 1, 1.0) > 1e-5
 
 
 def test_pure_claims_are_tight() -> None:
@@ -277,7 +285,7 @@ def test_darrm_knows_its_teachers() -> None:
         mechanism.self_bounding_allowance(teachers=6)
 
 
-def test_coins_of_a_noise_function_that_is_certain_promise_nothing() -> None:
+def test_a_noise_function_that_is_certain_promises_nothing_itself() -> None:
     assert DaRRM(self_bounding_noise(teachers=5, allowance=2.0)).guarantee() is None
     assert NoiseFreeMajority().guarantee() is None
     constant = DaRRM(NoiseFunction(gamma=np.full(6, 0.5)), uncertified=True)
@@ -285,8 +293,8 @@ def test_coins_of_a_noise_function_that_is_certain_promise_nothing() -> None:
     assert constant.guarantee().epsilon >= math.log(3)
 
 
-def test_coins_of_many_teachers_are_judged_at_once() -> None:
-    """All pairs of 10,001 counts took 23 seconds and gigabytes; and the pair that is worst lies a window apart."""
+def test_many_teachers_take_no_time() -> None:
+    """All pairs of 10,001 counts took 23 seconds and gigabytes; the worst pair lies a window apart."""
     teachers = 10_000
     gamma = np.abs(2 * np.arange(teachers + 1) - teachers) / (2 * teachers)
     mechanism = DaRRM(NoiseFunction(gamma=gamma), uncertified=True)

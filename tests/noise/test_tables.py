@@ -1,4 +1,4 @@
-"""Tables for many classes, and what is claimed of them, against every vector of votes of the worst teachers."""
+"""Tables for more than two classes: their guarantees against every vector of votes of the worst teachers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from darrm_torch import (
     self_bounding_noise,
     total_privacy,
 )
-from darrm_torch.noise.histograms import standings, votes_within
+from darrm_torch.noise.histograms import standings
 from darrm_torch.noise.table_program import self_bounding_table, vote_private_table
 from darrm_torch.noise.tables import VoteTable, noise_free_table
 
@@ -150,7 +150,7 @@ MECHANISMS = {
 @pytest.mark.parametrize(
     ("teachers", "overlap"), [(3, 3), (4, 2), (4, 4), (5, 1), (5, 3), pytest.param(6, 6, marks=pytest.mark.slow)]
 )
-def test_what_is_claimed_holds(make: Any, teachers: int, overlap: int) -> None:
+def test_claimed_totals_hold_for_the_worst_teachers(make: Any, teachers: int, overlap: int) -> None:
     mechanism = make(teachers, overlap)
     for teacher, labels in itertools.product((PURE, LEAKY), (1, 2)):
         for delta in (0.0, 0.015, 0.05) if teacher.delta == 0 else (0.015, 0.1):
@@ -159,7 +159,7 @@ def test_what_is_claimed_holds(make: Any, teachers: int, overlap: int) -> None:
 
 @pytest.mark.parametrize("overlap", [1, 2, 4])
 @pytest.mark.parametrize("allowance", [1.0, 2.0])
-def test_self_bounding_labels_cost_what_is_said(allowance: float, overlap: int) -> None:
+def test_self_bounding_labels_cost_their_allowance_and_no_less(allowance: float, overlap: int) -> None:
     """One label at (m epsilon, m Delta), two at twice that, and no less where all teachers may change: it is tight."""
     mechanism = SelfBoundingPlurality(teachers=4, classes=CLASSES, allowance=allowance, overlap=overlap)
     table, rng = every_law(mechanism, 4), np.random.default_rng(0)
@@ -175,8 +175,8 @@ def test_self_bounding_labels_cost_what_is_said(allowance: float, overlap: int) 
             assert found >= cost * PURE.epsilon - 1e-6
 
 
-def test_private_teachers_are_seen_through_private_coins() -> None:
-    """One teacher touched: tanh(T / 2) = tanh(epsilon / 2) tanh(labels eta / 2) is what the worst teachers reach."""
+def test_private_teachers_and_private_votes_combine() -> None:
+    """One changed teacher: tanh(T / 2) = tanh(epsilon / 2) tanh(labels eta / 2) is what the worst teachers reach."""
     mechanism = VotePrivatePlurality(teachers=4, classes=CLASSES, epsilon=0.7)
     for labels in (1, 2):
         claim = total_privacy(teachers=[PURE] * 4, overlap=1, mechanism=mechanism, labels=labels, delta=0.0)
@@ -193,7 +193,7 @@ def test_private_teachers_are_seen_through_private_coins() -> None:
             assert found >= claim.epsilon - 1e-6
 
 
-def test_a_plurality_without_noise_is_caught() -> None:
+def test_plurality_without_noise_leaks_more_than_three_teachers() -> None:
     """Six teachers, three classes: a tie of all classes falls by any vote, so m must be 6; and m = 3 leaks."""
     plain = noise_free_table(standings(6, CLASSES))
     assert plain.smallest_allowance(6) == 6
@@ -272,28 +272,9 @@ def test_fewer_teachers_than_classes(teachers: int, classes: int) -> None:
 
 
 @pytest.mark.parametrize(("classes", "teachers", "needed"), [(2, 11, 6.0), (3, 6, 6.0), (10, 11, 11.0)])
-def test_the_plurality_itself_where_it_may_be(classes: int, teachers: int, needed: float) -> None:
+def test_noise_free_plurality_where_the_allowance_suffices(classes: int, teachers: int, needed: float) -> None:
     space = standings(teachers, classes)
     assert noise_free_table(space).smallest_allowance(teachers) == needed
     for allowance, plain in ((needed, True), (needed - 0.01, False)):
         table = self_bounding_table(space, allowance=allowance)
         assert (table.digest == noise_free_table(space).digest) is plain
-
-
-@pytest.mark.parametrize(("votes", "classes"), [(6, 3), (5, 5), (11, 10)])
-def test_there_are_as_many_histograms_as_partitions(votes: int, classes: int) -> None:
-    rows = {
-        tuple(sorted(np.diff([-1, *bars, votes + classes - 1]) - 1))
-        for bars in itertools.combinations(range(votes + classes - 1), classes - 1)
-    }
-    assert standings(votes, classes).histograms == len(rows)
-    assert votes_within(len(rows), votes=votes, classes=classes) == votes
-    assert votes_within(len(rows) - 1, votes=votes, classes=classes) == votes - 1
-
-
-def test_beliefs_about_the_votes_are_laws() -> None:
-    space = standings(7, 4)
-    for prior in (PluralityVotes(accuracy=0.6), PluralityVotes(accuracy=0.6, concentration=2.0)):
-        weights = prior.weights(space)
-        assert weights.sum() == pytest.approx(1.0, abs=1e-12)
-        assert weights @ space.own == pytest.approx(7 * 0.6, abs=1e-12)
