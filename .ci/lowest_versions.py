@@ -1,4 +1,4 @@
-"""Prints ``name==version``, the lowest declared version of everything that the tests import; Torch only with --torch."""
+"""Prints ``name==version``, the lowest declared version of whatever the tests import; Torch only with --torch."""
 
 import re
 import sys
