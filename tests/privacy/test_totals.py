@@ -407,7 +407,7 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
         "at most 2 of the 4",
         "adding or removing one record",
         "Poisson",
-        "same random seed",
+        "share noise or batches",
         "same trained teachers",
     ):
         assert fact in words
