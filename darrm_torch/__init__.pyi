@@ -49,14 +49,9 @@ from .noise.self_bounding import (
     self_bounding_allowance as self_bounding_allowance,
 )
 from .noise.store import fetch_noise as fetch_noise
-from .planning.candidates import (
-    PluralityCandidate as PluralityCandidate,
-    expected_accuracy as expected_accuracy,
-    expected_agreement as expected_agreement,
-    plurality_candidates as plurality_candidates,
-    strongest_mechanism as strongest_mechanism,
-)
-from .planning.planner import Plan as Plan, TeachersNeeded as TeachersNeeded, plan as plan
+from .planning.expectation import expected_accuracy as expected_accuracy, expected_agreement as expected_agreement
+from .planning.families import strongest_mechanism as strongest_mechanism
+from .planning.ranking import Plan as Plan, TeachersNeeded as TeachersNeeded, plan as plan
 from .planning.strategies import Strategy as Strategy
 from .plots import (
     plot_frontier as plot_frontier,

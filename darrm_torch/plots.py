@@ -9,7 +9,6 @@ need matplotlib (the extra ``plots``).
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -22,12 +21,11 @@ from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
 from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction
-from .noise.histograms import standings, votes_within
 from .noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from .noise.regions import Teacher, check_overlap, teacher_profile
 from .noise.self_bounding import SelfBoundingCertificate
-from .planning.planner import Plan
-from .planning.strategies import TRAINING
+from .planning.expectation import listed_votes, plurality_chances
+from .planning.ranking import Plan
 from .privacy.guarantees import PrivacyGuarantee, format_bound
 from .privacy.totals import total_privacy
 
@@ -121,16 +119,14 @@ def plot_plurality(
     count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1)
     kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2)
     parts = check_plurality_prior(prior)
-    if votes_within(_LISTED, votes=count, classes=kinds) == count:
-        space = standings(count, kinds)
-        votes = space.counts
-        weights = np.bincount(space.histogram, np.mean([part.weights(space) for part in parts], axis=0))
+    listed = listed_votes(parts, teachers=count, classes=kinds)
+    if listed is not None:
+        votes, weights = listed[0], listed[1].sum(axis=1)
     else:
         rng, size = np.random.default_rng(0), math.ceil(_LISTED / len(parts))
         votes = np.concatenate([part.sample(votes=count, classes=kinds, count=size, rng=rng) for part in parts])
         weights = np.full(len(votes), 1 / len(votes))
-    best = votes.max(axis=1, keepdims=True)
-    reported = (np.asarray(mechanism.label_probabilities(votes)) * (votes == best)).sum(axis=1)
+    reported = plurality_chances(mechanism.label_probabilities(votes), votes)
     ordered = np.sort(votes, axis=1)
     lead = ordered[:, -1] - ordered[:, -2]
     leads = np.unique(lead[lead > 0])
@@ -265,19 +261,22 @@ def plot_frontier(
     target = plan.targets[-1]
     grid = np.geomspace(target.epsilon / 4, target.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
     curves: dict[str, list[tuple[float, float]]] = {}
+    drawn_as: dict[str, tuple[str, bool]] = {}  # a look for each kind, hollow where training is counted, too
     for epsilon in map(float, grid):
         for row in plan.at(epsilon).rows:
             if row.meets and row.agreement is not None:
-                name = f"noise-free, part of the {plan.teachers}" if row.voters < plan.teachers else row.name
-                curves.setdefault(name + " *" * row.own_randomness, []).append((epsilon, row.agreement))
+                part = row.voters < plan.teachers
+                name = f"noise-free, part of the {plan.teachers}" if part else row.name + " *" * row.own_randomness
+                drawn_as[name] = name if part else row.kind, row.rests_on == "both"
+                curves.setdefault(name, []).append((epsilon, row.agreement))
         on_progress(epsilon)
     axes = _axes(axes)
-    kinds = sorted({_without_marks(name) for name in curves})
-    looks = dict(zip(kinds, itertools.cycle(_looks()), strict=False))
+    looks = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(_looks()), strict=False))
     drawn = sorted(curves.items())
     for number, (name, pairs) in enumerate(drawn):
-        hollow = {"fillstyle": "none", "linestyle": ":"} if name.endswith(TRAINING) else {}
-        (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **looks[_without_marks(name)] | hollow)
+        kind, combined = drawn_as[name]
+        hollow = {"fillstyle": "none", "linestyle": ":"} if combined else {}
+        (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **looks[kind] | hollow)
         above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # wider, so that it shows below them
         line.set(linewidth=1.4 + 1.8 * above, markersize=5 + 3 * above)
     axes.axvline(target.epsilon, color="black", linewidth=0.8, linestyle=":")
@@ -304,10 +303,6 @@ def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) 
     return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)
 
 
-def _without_marks(name: str) -> str:
-    return name.removesuffix(" *").removesuffix(TRAINING)
-
-
 def plot_ledger(
     ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
 ) -> Any:
@@ -328,12 +323,12 @@ def plot_ledger(
     """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    charges = json.loads(ledger.export_json())["charges"]
+    charges = ledger.charges
     if not charges:
         raise InvalidArgument("ledger", "one with labels", "an empty one", "There is nothing to plot.")
     axes = _axes(axes)
-    times = [datetime.fromisoformat(charge["time"]) for charge in charges]
-    counts = list(itertools.accumulate(charge["labels"] for charge in charges))
+    times = [datetime.fromisoformat(charge.time) for charge in charges]
+    counts = list(itertools.accumulate(charge.labels for charge in charges))
     around = max((times[-1] - times[0]) / 20, timedelta(minutes=1))
     whole = [times[0] - around, *times, times[-1] + around]
     steps: dict[str, Any] = {"where": "post", "markevery": slice(1, -1)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, given_files, read_tensor, whole, write_labels
-from .ledger import check_kept, keep, take_over, too_dear, with_budget
+from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, one_of, option_names, typed
 from .promises import add_accept, naming
@@ -20,30 +20,14 @@ from .values import guarantee, read_guarantee
 if TYPE_CHECKING:
     from ..labels.ledger import PrivacyLedger
     from ..mechanisms import Mechanism
-    from ..planning.planner import Plan
+    from ..planning.ranking import Plan
 
-__all__ = ["COMMAND", "STRENGTHS", "options_for"]
-
-
-# How the strength of each mechanism can be said.
-STRENGTHS: dict[str, tuple[str, ...]] = {
-    "darrm": ("allowance", "label_target"),
-    "darrm-point": ("allowance", "label_target"),
-    "self-bounding": ("allowance", "label_target", "total_target"),
-    "subsampling": ("allowance", "label_target", "total_target"),
-    "noise-free": (),
-    "vote-private": ("label_target", "total_target"),
-    "gnmax": ("label_target", "total_target"),
-    "permute-and-flip": ("label_target", "total_target"),
-    "exponential": ("label_target", "total_target"),
-    "randomized-response": ("label_target", "total_target"),
-}
-
-
-_WITH_TEACHERS = ("darrm", "darrm-point", "self-bounding", "subsampling", "noise-free")  # whose privacy rests on theirs
+__all__ = ["COMMAND", "options_for"]
 
 
 def _add_arguments(parser: Any) -> None:
+    from ..planning.families import FAMILIES
+
     parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy, .npz or .pt: what to label, (N, ...)")
     parser.add_argument(
         "--models",
@@ -61,12 +45,13 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--budget", type=guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     noise = parser.add_argument_group("noise")
+    on_teachers = [kind for kind, family in FAMILIES.items() if family.rests_on == "teachers"]
     noise.add_argument(
         "--mechanism",
-        type=one_of(*STRENGTHS),
-        metavar="NAME",
-        help=f"private through the teachers: {', '.join(_WITH_TEACHERS)}; through its own coins, whatever the "
-        f"teachers are: {', '.join(name for name in STRENGTHS if name not in _WITH_TEACHERS)} (default: darrm)",
+        type=one_of(*FAMILIES),
+        metavar="KIND",
+        help=f"private through the teachers' training: {', '.join(on_teachers)}; through its own randomness, whatever "
+        f"the teachers are: {', '.join(kind for kind in FAMILIES if kind not in on_teachers)} (default: darrm)",
     )
     noise.add_argument("--allowance", type=float, metavar="M", help="a label costs what M teachers do")
     noise.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="or: what one label may cost")
@@ -83,50 +68,29 @@ def _add_arguments(parser: Any) -> None:
     add_accept(teachers)
 
 
-# What `darrm plan` calls them, where that is no name from above.
-_STRATEGIES = {
-    "noise-free majority": "noise-free",
-    "noise-free plurality": "noise-free",
-    "DaRRM, whole profile": "darrm",
-    "DaRRM, one point": "darrm-point",
-    "self-bounding noise": "self-bounding",
-    "self-bounding plurality": "self-bounding",
-    "exponential mechanism": "exponential",
-    "randomized response": "randomized-response",
-    "vote-private table": "vote-private",
-    "GNMax": "gnmax",
-    "GNMax, calibrated on the label": "gnmax",
-}
-
-
-_FOR_A_PRIOR = ("darrm", "darrm-point", "self-bounding", "vote-private")  # made here for that of `plan`, unasked
-
-
 def options_for(answer: Plan) -> str | None:
-    """The options of this command that make what a plan recommends; None: it makes no such labels."""
+    """The options of this command that build what a plan recommends; None where it cannot build that."""
     from ..noise.plurality_priors import VAGUE_VOTES
     from ..noise.priors import IndependentVotes
-    from ..planning.strategies import TRAINING
+    from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
-    if answer.best is None or answer.best.mechanism is None:
+    best = answer.best
+    if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
-    name = answer.best.name
-    kind = _STRATEGIES.get(name.removesuffix(TRAINING), name.removesuffix(TRAINING))
-    options: dict[str, Any] = {"mechanism": kind, "label_target": answer.label_target}
-    if kind not in STRENGTHS or (kind == "subsampling" and answer.classes > 2):
-        return None
-    if kind in _FOR_A_PRIOR and answer.prior != (VAGUE_VOTES if answer.classes > 2 else IndependentVotes()):
-        return None
-    if "total_target" not in STRENGTHS[kind]:
-        options |= {"label_target": answer.one_label if STRENGTHS[kind] else None, "budget": answer.total_target}
-        if kind == "darrm-point":
-            options["delta"] = answer.best.mechanism.certificate.teacher[0].delta
+    family = FAMILIES[best.kind]
+    if family.optimised and answer.prior != (VAGUE_VOTES if answer.classes > 2 else IndependentVotes()):
+        return None  # this command optimises for the default prior
+    options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
+    if "total_target" not in family.strengths:
+        options |= {"label_target": answer.one_label if family.strengths else None, "budget": answer.total_target}
+        if best.kind == "darrm-point":
+            options["delta"] = best.mechanism.certificate.teacher[0].delta
     elif answer.total_target is not None:
         if answer.label_target is not None:
-            return None  # one of them is all that can be asked for
+            return None  # this command takes one of them
         options |= {"total_target": answer.total_target, "labels": answer.labels}
-    options |= {"overlap": answer.overlap, "accountants": "FILE ..." if name.endswith(TRAINING) else None}
+    options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
         if isinstance(value, PrivacyGuarantee):
             options[name] = f"{value.epsilon!r},{value.delta!r}"
@@ -185,7 +149,7 @@ def _run(chosen: Any) -> int:
             with progress(None, "budget"):
                 ensemble.check_budget(batches)
         except BudgetExceeded as error:
-            raise BudgetExceeded(too_dear(error, ensemble, option if ledger is None else None)) from None
+            raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
         agreement = _expected_agreement(ensemble.mechanism, len(models), classes)
         if not chosen.json:
             _tell(ensemble, agreement, classes)
@@ -206,26 +170,19 @@ def _run(chosen: Any) -> int:
     return 0
 
 
-# --- what is told before it is paid -----------------------------------------------------------------------------------
+# --- what is shown before it is paid for -----------------------------------------------------------------------------
 
-_TRIED = 10_000  # made-up votes, for an agreement to about a hundredth
+_DRAWS = 10_000  # labels of votes that are made up: an agreement to about a hundredth, in about a second
 
 
 def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
-    """About how often a label is what most teachers say: tried on votes made up by the default prior of `plan`.
+    """About how often a label is what most teachers say, under the default prior of `darrm plan`."""
+    from ..noise.plurality_priors import VAGUE_VOTES
+    from ..noise.priors import IndependentVotes
+    from ..planning.expectation import expected_agreement
 
-    Not `expected_agreement`: the exact law takes up to a minute where the noise is wide, which is when to warn.
-    """
-    import numpy as np
-
-    from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes
-
-    prior = VAGUE_VOTES if classes > 2 else (PluralityVotes(accuracy=0.75),)
-    rng, told = np.random.default_rng(0), []
-    for part in prior:
-        votes = part.sample(votes=teachers, classes=classes, count=_TRIED // len(prior), rng=rng)
-        told.append(votes[np.arange(len(votes)), mechanism.aggregate(votes)] == votes.max(axis=1))
-    return float(np.mean(told))
+    prior = VAGUE_VOTES if classes > 2 else IndependentVotes()
+    return expected_agreement(mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
 def _tell(ensemble: Any, agreement: float, classes: int) -> None:
@@ -269,9 +226,7 @@ def _ensemble(
 ) -> Any:
     """The teachers and the noise that were asked for."""
     from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..mechanisms import NoiseFreeMajority
-    from ..planning.candidates import strongest_mechanism
-    from ..privacy.profiles import PrivacyProfile
+    from ..planning.families import FAMILIES, strongest_mechanism
     from ..teachers.reading import read_teachers
 
     kind = chosen.mechanism
@@ -280,7 +235,7 @@ def _ensemble(
         accountants = given_files("--accountants", chosen.accountants)
         if len(accountants) != len(models):
             raise InvalidArgument("--accountants", f"one for each of {len(models)} models", len(accountants))
-    elif kind in _WITH_TEACHERS:
+    elif FAMILIES[kind].rests_on == "teachers":
         if chosen.build is None:
             raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
         accountants = files
@@ -308,18 +263,14 @@ def _ensemble(
     if accountants is not None:
         with naming(where):
             profiles = read_teachers(accountants, modules=models, delta=chosen.delta, accept=chosen.accept)
-    mechanism = (
-        NoiseFreeMajority(classes=classes, teachers=len(models))
-        if kind == "noise-free"
-        else strongest_mechanism(
-            kind,
-            teachers=len(models),
-            classes=classes,
-            teacher=None if profiles is None else PrivacyProfile.weakest(profiles),
-            overlap=chosen.overlap,
-            labels=1 if chosen.labels is None else chosen.labels,
-            **strength,
-        )
+    mechanism = strongest_mechanism(
+        kind,
+        teachers=len(models),
+        classes=classes,
+        teacher=profiles,
+        overlap=chosen.overlap,
+        labels=1 if chosen.labels is None else chosen.labels,
+        **strength,
     )
     promise = ledger.budget or strength.get("label_target")
     return PrivateMajorityEnsemble(
@@ -335,7 +286,9 @@ def _ensemble(
 
 def _strength(chosen: Any) -> dict[str, Any]:
     """How strong the noise is to be, in the one way that was said; as its mechanism takes it."""
-    ways = STRENGTHS[chosen.mechanism]
+    from ..planning.families import FAMILIES
+
+    ways = FAMILIES[chosen.mechanism].strengths
     given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
     if (len(given) != 1 or given[0] not in ways) if ways else given:
         cure = "The most that all labels may cost is --budget." if "total_target" not in ways else ""

@@ -39,8 +39,8 @@ def _add_arguments(parser: Any) -> None:
 def _run(chosen: Any) -> int:
     from ..noise.plurality_priors import PluralityVotes
     from ..noise.regions import check_overlap
-    from ..planning.planner import plan
-    from ..planning.strategies import families
+    from ..planning.families import families
+    from ..planning.ranking import plan
     from ..privacy.guarantees import format_bound
 
     if chosen.label_target is None and chosen.total_target is None:

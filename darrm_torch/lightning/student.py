@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,7 +15,7 @@ from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
-from ..planning.candidates import label_chances
+from ..planning.expectation import label_chances
 from .consistency import Consistency
 
 __all__ = ["StudentModule", "label_transition"]
@@ -171,14 +170,7 @@ def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | Plur
     tensor([[0.7500, 0.2500],
             [0.2500, 0.7500]], dtype=torch.float64)
     """
-    if isinstance(prior, PluralityVotes):
-        right, given, _ = label_chances(mechanism, teachers=teachers, classes=classes, prior=prior)
-    elif classes != 2:
-        raise InvalidArgument("prior", f"PluralityVotes, for {classes} classes", prior)
-    else:
-        votes = np.arange(teachers + 1)
-        law = prior.law(teachers) @ mechanism.label_probabilities(np.stack([votes, teachers - votes], axis=1))
-        right, given = float(law[0]), float(law[:2].sum())
+    right, given, _ = label_chances(mechanism, teachers=teachers, classes=classes, prior=prior)
     kept = right / given
     matrix = torch.full((classes, classes), (1 - kept) / (classes - 1), dtype=torch.float64)
     return matrix.fill_diagonal_(kept)

@@ -107,8 +107,9 @@ def papers_gnmax(case: Case, equal: str) -> dt.Strategy:
         for count in (1, labels)
     )
     return dt.Strategy(
+        kind="gnmax",
         name=PAPERS_GNMAX,
-        own_randomness=True,
+        rests_on="randomness",
         mechanism=mechanism,
         voters=case.teachers,
         label=label,
@@ -121,10 +122,7 @@ def papers_gnmax(case: Case, equal: str) -> dt.Strategy:
 
 def agreement(mechanism: dt.Mechanism, teachers: int) -> float:
     """Pr[label = majority of the votes] under :data:`PRIOR`, exact (K is odd: there is always a majority)."""
-    ones = np.arange(teachers + 1)
-    law = np.asarray(mechanism.label_probabilities(np.stack([teachers - ones, ones], axis=1)))
-    told = np.where(2 * ones > teachers, law[:, 1], law[:, 0])
-    return float(PRIOR.law(teachers) @ told)
+    return dt.expected_agreement(mechanism, teachers=teachers, classes=2, prior=PRIOR)[0]
 
 
 def record(case: Case, equal: str, row: dt.Strategy) -> dict[str, Any]:
@@ -134,7 +132,7 @@ def record(case: Case, equal: str, row: dt.Strategy) -> dict[str, Any]:
         "K": case.teachers,
         "r": case.overlap,
         "equal": equal,
-        "strategy": PART if row.name.startswith("noise-free, ") else row.name,
+        "strategy": PART if row.kind == "noise-free" and row.voters < case.teachers else row.name,
         "voters": row.voters,
         "agreement": row.agreement,
         "keeps": row.meets,

@@ -13,6 +13,7 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import cli
+from darrm_torch.planning.families import FAMILIES
 from tests.cli.commands import ASK, GNMAX, LABEL, MODELS, WIDE, check_mistake, name_of, said
 
 
@@ -29,12 +30,14 @@ def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
 
 
 TEACHERS = ["darrm", "darrm-point", "subsampling", "self-bounding", "noise-free"]
+BINARY = ["darrm", "darrm-point", "optimal"]
 
 
-COINS = ["vote-private", "gnmax", "permute-and-flip", "exponential", "randomized-response"]
+OWN = ["optimal", "vote-private", "gnmax", "gnmax-label", "permute-and-flip", "exponential", "randomized-response"]
 
 
-KINDS = {"darrm": "DaRRM", "darrm-point": "DaRRM", "subsampling": "DaRRM", "noise-free": "NoiseFreeMajority",
+KINDS = {"darrm": "DaRRM", "darrm-point": "DaRRM", "optimal": "DaRRM", "noise-free": "NoiseFreeMajority",
+         "gnmax-label": "GNMax",
          "vote-private": "VotePrivatePlurality", "gnmax": "GNMax", "permute-and-flip": "PermuteAndFlip",
          "exponential": "ExponentialMechanism", "randomized-response": "RandomizedPlurality"}  # fmt: skip
 
@@ -44,14 +47,14 @@ TARGET = {"--label-target": (1, 0.6), "--total-target": (30, 2.0)}  # for how ma
 
 ASKED = [  # what can be asked of each
     (name, "--" + way.replace("_", "-"), classes)
-    for name in (*TEACHERS, *COINS)
-    for way in cli.label.STRENGTHS[name] or ("budget",)
-    for classes in ((2,) if name in ("darrm", "darrm-point", "subsampling") else (2, 3))
+    for name in (*TEACHERS, *OWN)
+    for way in FAMILIES[name].strengths or ("budget",)
+    for classes in ((2,) if name in BINARY else (2, 3))
 ]
 
 
 def test_every_mechanism_is_tested() -> None:
-    assert set(cli.label.STRENGTHS) == {name for name, *_ in ASKED}
+    assert set(FAMILIES) == {name for name, *_ in ASKED}
 
 
 @pytest.mark.parametrize(("name", "option", "classes"), ASKED)
@@ -61,7 +64,7 @@ def test_every_mechanism_labels_within_its_target(
     """The report's proven costs are within it, and it can be asked again, for more labels."""
     count, epsilon = TARGET.get(option, (0, 2.0))
     arguments = [*ASK, "--mechanism", name, option, "1.5" if option == "--allowance" else f"{epsilon},1e-4"]
-    arguments += ["--overlap", "2", "--json", *(WIDE if classes == 3 else ())]
+    arguments += ["--overlap", "1" if name == "gnmax-label" else "2", "--json", *(WIDE if classes == 3 else ())]
     if option == "--total-target":
         arguments += ["--labels", "40"]
     told = json.loads(said(capsys, *arguments))
@@ -72,7 +75,7 @@ def test_every_mechanism_labels_within_its_target(
     assert set(labels) <= set(range(classes))
     if option in TARGET:
         assert told["label" if count == 1 else "total"]["epsilon"] <= epsilon
-    if name in COINS:  # no accountant was read
+    if name in OWN:  # no accountant was read
         assert told["total"]["route"] == "the mechanism's own randomness"
         assert told["readings"] == []
     else:
@@ -161,18 +164,18 @@ def test_the_expected_agreement_is_that_of_the_plan(
     assert told == pytest.approx(row["agreement"], abs=0.02)
 
 
-def test_one_label_that_is_too_dear_is_called_so(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_label_that_costs_too_much_is_called_so(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = said(capsys, *LABEL, "--budget", "0.01,1e-4", status=1)
-    assert "one label alone is too dear: (" in message
+    assert "one label alone costs too much: (" in message
     assert "over the budget of (0.01, 0.0001)-DP" in message
     coins = (*ASK, "--mechanism", "permute-and-flip", "--label-target", "0.1")
     np.save("x.npy", np.load("x.npy")[:2])
     said(capsys, *coins, "--budget", "0.2")
     np.save("x.npy", np.ones((1, 4), dtype=np.float32))
-    assert "one more label after 2 is too dear: (0.29" in said(capsys, *coins, status=1)
+    assert "one more label after 2 costs too much: (0.3," in said(capsys, *coins, status=1)
 
 
-@pytest.mark.parametrize("name", COINS)
+@pytest.mark.parametrize("name", [kind for kind in OWN if kind not in ("optimal", "gnmax-label")])
 def test_what_is_spent_by_coins_is_what_label_says(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -186,16 +189,16 @@ def test_what_is_spent_by_coins_is_what_label_says(
 
 def test_a_refused_command_leaves_no_ledger(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused = said(capsys, *LABEL, "--budget", "0.01,1e-4", status=1)
-    assert "see --budget: raise it" in refused
+    assert "or raise --budget" in refused
     coins = (*ASK, "--mechanism", "permute-and-flip")
     refused = said(capsys, *coins, "--total-target", "1,1e-4", "--labels", "9", status=1)
-    assert "see --total-target: raise it" in refused
+    assert "or raise --total-target" in refused
     said(capsys, *LABEL, "--allowance", "-1", status=2)
     assert not list(trained.glob("labels.sqlite*"))
     said(capsys, *coins, "--label-target", "0.1", "--budget", "3,1e-4")
     np.save("x.npy", np.random.default_rng(1).normal(size=(500, 4)).astype(np.float32))
     refused = said(capsys, *coins, "--label-target", "0.1", status=1)
-    assert "see the ledger's budget: a ledger keeps its budget" in refused
+    assert "or start another ledger: this one keeps its budget" in refused
 
 
 def test_interrupted_it_leaves_no_half_written_file(
@@ -252,7 +255,7 @@ MISTAKES = [
     ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--labels", "0"), "--labels must be an integer >= 1"),
     ((*LABEL, "--mechanism", "self-bounding", "--allowance", "0"), "--allowance must be a number in"),
     ((*LABEL, *WIDE), "--mechanism darrm must be used with two classes, got 3. Choose two with --classes"),
-    ((*LABEL, *WIDE, "--mechanism", "subsampling"), "--classes must be two for subsampling, got 3"),
+    ((*ASK, *WIDE, "--mechanism", "optimal", "--label-target", "1"), "--classes must be 2 for optimal, got 3"),
     ((*LABEL, "--classes", "0", "7"), "--classes must be below the 2 outputs"),
     (("label", "--inputs", "three.npy", *LABEL[3:]), "--inputs must be what teacher 0 takes"),
     (("label", *LABEL[1:3], "--models", "x.npy", *LABEL[7:]), "--models must be a readable checkpoint, got 'x.npy'"),

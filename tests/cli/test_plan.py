@@ -124,7 +124,7 @@ SLOW = pytest.mark.slow
 FOLDER = ("--teachers-folder", ".")
 
 
-OF_COINS = ("--teachers", "3", "--overlap", "1")
+OWN = ("--teachers", "3", "--overlap", "1")
 
 
 PLANS = [  # what is asked, and what is recommended
@@ -132,8 +132,9 @@ PLANS = [  # what is asked, and what is recommended
     ((*FOLDER, "--label-target", "0.3,3e-6"), "darrm"),
     pytest.param((*FOLDER, "--labels", "40", "--total-target", "1,1e-4", "--overlap", "1"), "noise-free", marks=SLOW),
     pytest.param((*FOLDER, "--classes", "3", "--label-target", "0.3,1e-5"), "self-bounding", marks=SLOW),
-    pytest.param((*OF_COINS, "--classes", "3", "--labels", "40", "--total-target", "1,1e-4"), "gnmax", marks=SLOW),
-    ((*OF_COINS, "--classes", "3", "--label-target", "1"), "vote-private"),
+    pytest.param((*OWN, "--classes", "3", "--labels", "40", "--total-target", "1,1e-4"), "gnmax-label", marks=SLOW),
+    ((*OWN, "--classes", "3", "--label-target", "1"), "vote-private"),
+    ((*OWN, "--label-target", "1"), "optimal"),
 ]
 
 
@@ -162,7 +163,7 @@ def test_what_a_plan_recommends_is_what_its_options_make(
 
 def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
-        ("--label-target", "0.1"),  # the optimal majority
+        ("--label-target", "0.1", "--prior", "independent:0.8"),  # of another optimum
         # Three of eleven, without noise.
         ("--teacher", "1,1e-6", "--classes", "5", "--labels", "20", "--total-target", "3,1e-4"),
         ("--classes", "3", "--overlap", "1", "--labels", "9", "--label-target", "1", "--total-target", "5,1e-5"),

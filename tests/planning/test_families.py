@@ -1,8 +1,7 @@
-"""Many classes: what is offered keeps the budget, the best comes first, and accuracies are what they are said to be."""
+"""The registry: the strongest mechanism of each kind keeps its targets and leaves little of them unused."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -10,25 +9,19 @@ import numpy as np
 import pytest
 
 from darrm_torch import (
-    ConfidentGNMax,
-    GNMax,
     InvalidArgument,
+    LNMax,
     NoiseFreeMajority,
-    PermuteAndFlip,
     PluralityVotes,
     PrivacyGuarantee,
     PrivacyProfile,
-    RandomizedPlurality,
-    SelfBoundingPlurality,
-    expected_accuracy,
-    expected_agreement,
-    plurality_candidates,
+    plan,
     strongest_mechanism,
     subsampling_noise,
     total_privacy,
 )
-from darrm_torch.planning import candidates
-from darrm_torch.planning.candidates import label_chances
+from darrm_torch.planning.builders import by_strength
+from darrm_torch.planning.families import FAMILIES, Family
 
 POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
 NAMES = {
@@ -39,6 +32,7 @@ NAMES = {
     "GNMax",
     "GNMax, calibrated on the label",
     "self-bounding plurality",
+    "subsampling",
     "vote-private table",
 }
 
@@ -73,96 +67,39 @@ NAMES = {
 def test_the_best_for_each_situation(ask: dict[str, Any], best: str) -> None:
     """Eleven teachers, ten classes: a table for few votes, noise for many labels, closed forms for many teachers."""
     asked = {"teachers": 11, "classes": 10} | ask
-    found = plurality_candidates(**asked)
-    assert found[0].name == best
-    assert {one.name for one in found} == NAMES
-    meeting = [one for one in found if one.meets]
-    assert found[: len(meeting)] == tuple(meeting)
-    for one in meeting:
-        assert one.mechanism is not None
+    answer = plan(**asked)
+    assert answer.rows[0].name == best
+    assert {row.name for row in answer.rows if row.rests_on != "both" and row.voters == asked["teachers"]} == NAMES
+    meeting = [row for row in answer.rows if row.meets]
+    assert answer.rows[: len(meeting)] == tuple(meeting)
+    for row in meeting:
+        assert row.mechanism is not None
         for count, target in ((1, ask.get("label_target")), (ask.get("labels", 1), ask.get("total_target"))):
             if target is not None:
+                promise = PrivacyProfile.non_private() if row.own_randomness else ask["teacher"]
                 total = total_privacy(
-                    teachers=[ask.get("teacher", PrivacyProfile.non_private())] * asked["teachers"],
-                    overlap=ask.get("overlap"),
-                    mechanism=one.mechanism,
+                    teachers=[promise] * row.voters,
+                    overlap=min(answer.overlap, row.voters),
+                    mechanism=row.mechanism,
                     labels=count,
                     delta=target.delta,
                 )
                 assert total.epsilon <= target.epsilon
-                if one.name != "noise-free plurality" and ask.get("labels") != 1000:
+                if row.kind not in ("noise-free", "subsampling") and ask.get("labels") != 1000:
                     assert total.epsilon >= 0.99 * target.epsilon  # as strong as it may be
-    accuracies = [round(one.accuracy, 3) for one in meeting]
-    assert accuracies == sorted(accuracies, reverse=True)
+    agreements = [round(row.agreement, 3) for row in meeting]
+    assert agreements == sorted(agreements, reverse=True)
 
 
 def test_what_is_not_possible_says_why() -> None:
-    found = plurality_candidates(teachers=5, classes=3, label_target=PrivacyGuarantee(epsilon=0.5))
-    by_name = {one.name: one for one in found}
+    answer = plan(teachers=5, classes=3, label_target=PrivacyGuarantee(epsilon=0.5))
+    by_name = {row.name: row for row in answer.rows}
     for name in ("GNMax", "self-bounding plurality", "GNMax, calibrated on the label"):
         assert by_name[name].mechanism is None
         assert by_name[name].reason
         assert not by_name[name].meets
     assert by_name["noise-free plurality"].mechanism is not None
     assert not by_name["noise-free plurality"].meets
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        NoiseFreeMajority(),
-        PermuteAndFlip(epsilon=0.7),
-        GNMax(sigma=3.0),
-        RandomizedPlurality(epsilon=1.0),
-        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0),
-        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0, sample=5),
-    ],
-    ids=lambda mechanism: type(mechanism).__name__,
-)
-@pytest.mark.parametrize("concentration", [math.inf, 2.0])
-def test_expected_accuracy_is_that_of_simulated_votes(mechanism: Any, concentration: float) -> None:
-    """20,000 votes drawn with a fixed seed, of which the exact chances are averaged; within 5 standard errors."""
-    prior = PluralityVotes(accuracy=0.6, concentration=concentration)
-    exact, error = expected_accuracy(mechanism, teachers=9, classes=4, prior=prior)
-    assert error == 0.0
-    counts = prior.sample(votes=9, classes=4, count=20_000, rng=np.random.default_rng(1))
-    told = mechanism.label_probabilities(counts)[:, 0]
-    assert abs(told.mean() - exact) <= 5 * told.std() / math.sqrt(len(told))
-
-
-@pytest.mark.parametrize("concentration", [math.inf, 3.0])
-def test_drawn_histograms_stand_for_all(concentration: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 4 standard errors of the exact chances, and these are smaller than those of as many plain draws."""
-    prior = [PluralityVotes(accuracy=accuracy, concentration=concentration) for accuracy in (0.5, 0.8)]
-    mechanism = ConfidentGNMax(threshold=7.0, sigma_check=3.0, sigma=2.0)
-    ask = {"teachers": 12, "classes": 5, "prior": prior}
-    right, given, error = label_chances(mechanism, **ask)
-    assert error == 0.0
-    assert right < given < 1.0
-    monkeypatch.setattr("darrm_torch.planning.candidates._LISTED", 10)
-    drawn, answered, error = label_chances(mechanism, **ask)
-    assert 0 < error < 0.3 / math.sqrt(1000)
-    assert abs(drawn - right) <= 4 * error
-    assert answered == pytest.approx(given, abs=0.01)
-
-
-@pytest.mark.parametrize("teachers", [6, 40])
-def test_a_label_that_is_declined_is_neither_right_nor_the_plurality(teachers: int) -> None:
-    ask = {"teachers": teachers, "classes": 4, "prior": PluralityVotes(accuracy=0.7)}
-    plain, picky = GNMax(sigma=2.0), ConfidentGNMax(threshold=-1e6, sigma_check=1.0, sigma=2.0)
-    silent = ConfidentGNMax(threshold=1e6, sigma_check=1.0, sigma=2.0)
-    for expected in (expected_accuracy, expected_agreement):
-        assert expected(picky, **ask) == pytest.approx(expected(plain, **ask), abs=1e-12)
-        assert expected(silent, **ask)[0] == 0.0
-
-
-def test_where_histograms_are_too_many_they_are_drawn() -> None:
-    prior = PluralityVotes(accuracy=0.4, concentration=5.0)
-    value, error = expected_accuracy(NoiseFreeMajority(), teachers=200, classes=10, prior=prior)
-    assert 0 < error < 0.03
-    counts = prior.sample(votes=200, classes=10, count=20_000, rng=np.random.default_rng(5))
-    exact = NoiseFreeMajority().label_probabilities(counts)[:, 0].mean()
-    assert abs(value - exact) <= 5 * error
 
 
 @pytest.mark.parametrize(
@@ -181,18 +118,18 @@ def test_where_histograms_are_too_many_they_are_drawn() -> None:
 def test_bad_input(wrong: dict[str, Any], message: str) -> None:
     ask = {"teachers": 11, "classes": 10, "label_target": POINT} | wrong
     with pytest.raises(InvalidArgument, match=message):
-        plurality_candidates(**ask)
+        strongest_mechanism("permute-and-flip", **ask)
 
 
 TARGET = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
 BUDGET = PrivacyGuarantee(epsilon=4.0, delta=1e-4)
-COINS = ["vote-private", "gnmax", "permute-and-flip", "exponential", "randomized-response"]
+OWN = ["vote-private", "gnmax", "permute-and-flip", "exponential", "randomized-response"]
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize(
     ("kind", "teacher"),
-    [*((kind, None) for kind in COINS), *((kind, POINT) for kind in ["self-bounding", "subsampling", *COINS])],
+    [*((kind, None) for kind in OWN), *((kind, POINT) for kind in ["self-bounding", "subsampling", *OWN])],
 )
 @pytest.mark.parametrize("targets", [{"label_target": TARGET}, {"labels": 9, "total_target": BUDGET}])
 def test_the_strongest_of_a_kind_keeps_its_targets(
@@ -200,10 +137,6 @@ def test_the_strongest_of_a_kind_keeps_its_targets(
 ) -> None:
     """And leaves little of them unused, but for subsampling, which knows whole teachers only, and below the cap."""
     ask = {"teachers": 5, "classes": classes, "teacher": teacher, "overlap": 3} | targets
-    if kind == "subsampling" and classes > 2:
-        with pytest.raises(InvalidArgument, match=r"classes .* self-bounding"):
-            strongest_mechanism(kind, **ask)
-        return
     mechanism = strongest_mechanism(kind, **ask)
     total = total_privacy(
         teachers=[teacher or PrivacyProfile.non_private()] * 5, overlap=3, mechanism=mechanism,
@@ -240,12 +173,19 @@ def test_subsampling_asks_the_largest_sample_that_fits() -> None:
 @pytest.mark.parametrize(
     ("kind", "ask", "message"),
     [
-        ("darrm", {"label_target": TARGET}, "kind must be one of self-bounding"),
+        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, optimal"),
+        ("darrm", {"label_target": TARGET}, "teacher must be a promise that darrm can build on"),
+        ("darrm", {"classes": 3, "teacher": POINT, "label_target": TARGET}, "classes must be 2 for darrm"),
+        ("darrm", {"allowance": 1, "teacher": POINT}, "allowance must be given without targets, for self-bounding"),
+        ("darrm", {"teacher": POINT, "labels": 9, "total_target": TARGET}, "total_target must be one that some"),
+        ("noise-free", {"teacher": POINT, "label_target": TARGET}, "label_target must be one that some strength"),
+        ("gnmax-label", {"overlap": 2, "label_target": TARGET}, "overlap must be 1"),
         ("gnmax", {}, "label_target must be given, or total_target"),
         ("gnmax", {"allowance": 1}, "allowance must be given without targets"),
         ("self-bounding", {"allowance": 1, "label_target": TARGET}, "allowance must be given without targets"),
         ("self-bounding", {"allowance": math.nan}, "allowance must be a number"),
-        ("subsampling", {"label_target": TARGET}, "label_target must be one that some strength"),
+        ("subsampling", {"label_target": TARGET}, "teacher must be a promise that subsampling can build on"),
+        ("subsampling", {"label_target": PrivacyGuarantee(epsilon=0.2), "teacher": POINT}, "label_target must be one"),
         ("subsampling", {"teacher": POINT, "total_target": POINT, "labels": 2}, "total_target must be one that some"),
         ("subsampling", {"allowance": 0.5}, "allowance must be one that some"),
         ("gnmax", {"label_target": PrivacyGuarantee(epsilon=1.0)}, "label_target must be one that some strength"),
@@ -253,42 +193,7 @@ def test_subsampling_asks_the_largest_sample_that_fits() -> None:
 )
 def test_what_has_no_strength_that_fits(kind: str, ask: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        strongest_mechanism(kind, teachers=11, classes=2, **ask)
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        PermuteAndFlip(epsilon=0.7),
-        NoiseFreeMajority(teachers=4),
-        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0),
-        SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0, sample=5),
-    ],
-    ids=["coins", "part", "table", "sample"],
-)
-def test_agreement_of_drawn_votes_is_the_exact_one(mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no histograms listed draws say the same, within 5 standard errors: one false alarm in a million."""
-    asked = {"teachers": 9, "classes": 4}
-    exact, none = expected_agreement(mechanism, **asked)
-    assert none == 0.0
-    monkeypatch.setattr(candidates, "_LISTED", 1)
-    monkeypatch.setattr(candidates, "_LISTED_PARTS", 1)
-    drawn, error = expected_agreement(mechanism, **asked)
-    assert 0 < error < 0.02
-    assert abs(drawn - exact) <= 5 * error
-
-
-@pytest.mark.parametrize("part", [1, 3, 4])
-def test_agreement_of_a_part_is_that_over_all_votes(part: int) -> None:
-    """All 3^5 votes: the plurality of the first few, against that of all five."""
-    prior = PluralityVotes(accuracy=0.5)
-    total = 0.0
-    for votes in itertools.product(range(3), repeat=5):
-        everyone, some = (np.bincount(heard, minlength=3) for heard in (votes, votes[:part]))
-        told = (some == some.max()) / (some == some.max()).sum()
-        total += 0.5 ** votes.count(0) * 0.25 ** (5 - votes.count(0)) * told[everyone == everyone.max()].sum()
-    value, error = expected_agreement(NoiseFreeMajority(teachers=part), teachers=5, classes=3, prior=prior)
-    assert (value, error) == (pytest.approx(total, abs=1e-12), 0.0)
+        strongest_mechanism(kind, **{"teachers": 11, "classes": 2} | ask)
 
 
 def test_tables_follow_the_prior_that_is_given() -> None:
@@ -299,3 +204,41 @@ def test_tables_follow_the_prior_that_is_given() -> None:
         own = strongest_mechanism("vote-private", **asked, prior=prior)
         assert own.expected_accuracy(prior) >= strongest_mechanism("vote-private", **asked).expected_accuracy(prior)
         assert own.prior == (prior,)
+
+
+def test_kinds_of_one_label_are_those_of_the_plan() -> None:
+    asked: dict[str, Any] = {"teachers": 5, "teacher": POINT, "label_target": TARGET}
+    rows = {row.kind: row for row in plan(**asked).rows}
+    for kind in ("darrm-point", "optimal", "self-bounding", "subsampling", "gnmax", "permute-and-flip"):
+        promise = None if rows[kind].own_randomness else POINT
+        mechanism = strongest_mechanism(kind, classes=2, **asked | {"teacher": promise})
+        assert np.array_equal(
+            mechanism.label_probabilities(np.array([[2, 3], [5, 0]])),
+            rows[kind].mechanism.label_probabilities(np.array([[2, 3], [5, 0]])),
+        )
+    assert strongest_mechanism("noise-free", teachers=5, classes=2) == NoiseFreeMajority(classes=2, teachers=5)
+
+
+def test_every_kind_has_one_entry_that_a_plan_or_python_can_build() -> None:
+    assert list(FAMILIES) == [family.kind for family in FAMILIES.values()]
+    for family in FAMILIES.values():
+        assert family.name(2) or family.name(3)
+        assert set(family.strengths) <= {"allowance", "label_target", "total_target"}
+
+
+def test_one_entry_adds_a_mechanism_to_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laplace noise is no kind of the registry; with an entry it is planned, explained, and built by name."""
+
+    def laplace(request: Any, strength: float) -> LNMax:
+        return LNMax(scale=1 / strength, overlap=request.overlap, teachers=request.teachers)
+
+    entry = Family(kind="laplace", two="Laplace", many="Laplace", build=by_strength(laplace, 1e-4, 50.0))
+    monkeypatch.setitem(FAMILIES, "laplace", entry)
+    for classes in (2, 3):
+        asked: dict[str, Any] = {"teachers": 5, "classes": classes, "overlap": 1, "label_target": BUDGET}
+        row = next(row for row in plan(**asked).rows if row.kind == "laplace")
+        assert row.meets
+        assert 0.99 * BUDGET.epsilon <= row.label.epsilon <= BUDGET.epsilon
+        assert "by the mechanism's own randomness alone" in row.reason
+        assert row.code.startswith("dt.LNMax(")
+        assert strongest_mechanism("laplace", **asked) == row.mechanism

@@ -1,0 +1,468 @@
+"""The library's own mechanisms, each as strong as a request allows; why; and how it is written in Python.
+
+A builder takes a :class:`~darrm_torch.planning.request.Request` and returns the mechanism with the least noise that
+keeps its targets, or raises :class:`~darrm_torch.errors.DarrmError` where there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ..bisection import last_true
+from ..errors import InvalidArgument
+from ..mechanisms import (
+    DaRRM,
+    GNMax,
+    Mechanism,
+    NoiseFreeMajority,
+    SelfBoundingPlurality,
+    VotePrivatePlurality,
+)
+from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
+from ..noise.histograms import votes_within
+from ..noise.priors import IndependentVotes, Prior, SharedVotes, majority_lead
+from ..noise.program import optimize_noise
+from ..noise.regions import Region
+from ..noise.self_bounding import certify_self_bounding
+from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
+from ..privacy.profiles import PrivacyProfile
+from .request import SLACK, Promised, Request
+from .strategies import Strategy, in_python
+
+__all__ = [
+    "Build",
+    "Text",
+    "by_strength",
+    "explain_gaussian",
+    "explain_noise_free",
+    "explain_one_label",
+    "explain_optimal",
+    "explain_own_randomness",
+    "explain_sample",
+    "explain_self_bounding",
+    "explain_subsampling",
+    "gaussian",
+    "gaussian_prices_the_label",
+    "noise_free",
+    "noise_free_code",
+    "noise_free_part",
+    "one_label_by_point",
+    "one_label_by_profile",
+    "one_label_code",
+    "optimal",
+    "profile_has_several_points",
+    "self_bounding",
+    "self_bounding_by_any_proof",
+    "self_bounding_code",
+    "subsampling",
+    "subsampling_code",
+    "vote_private",
+]
+
+Build = Callable[[Request], Mechanism]
+Text = Callable[[Request, Strategy], str]
+
+_SEARCHED = 1_000_000  # compositions of corners up to which the whole profile is searched with all of its points
+_SAMPLED = 350  # the most histograms of a sample that a table looks up
+_LISTED = 1000  # the most histograms for which GNMax prices the label itself
+_LEAST = 1e-6  # of an allowance
+_WORTHWHILE = 1e-3  # below that labels are coins: refused where a mechanism is asked for by name
+
+
+# --- no noise ---------------------------------------------------------------------------------------------------------
+
+
+def noise_free(request: Request) -> NoiseFreeMajority:
+    """All teachers vote."""
+    return NoiseFreeMajority(classes=request.classes, teachers=request.teachers)
+
+
+def noise_free_part(request: Request) -> NoiseFreeMajority:
+    """As many teachers as keep the targets without noise; one where not even that does. Odd for two classes."""
+
+    def part(count: int) -> NoiseFreeMajority:
+        return NoiseFreeMajority(classes=request.classes, teachers=count)
+
+    sizes = request.sample_sizes(request.teachers - 1)
+    fitting = bisect_left(sizes, True, key=lambda count: not request.keeps(part(count)))
+    return part(sizes[max(fitting - 1, 0)])
+
+
+def explain_noise_free(request: Request, row: Strategy) -> str:
+    """What publishing the teachers, or the plain labels, costs; and how that compares with the targets."""
+    assert row.label is not None
+    assert row.total is not None
+    count = min(request.overlap, row.voters)
+    affected = "the one teacher" if count == 1 else f"the {count} teachers"
+    bound = row.label if request.label_target and row.label.epsilon > request.label_target.epsilon else row.total
+    published = bound.route.key == "publishing"
+    subject = (
+        f"publishing {affected} that one record can affect costs"
+        if published
+        else (f"labels by {request.winner} alone cost")
+    )
+    cost = f"{subject} {bound.guarantee}"
+    if row.meets:
+        why = f"No noise is needed: {cost}, within the target"
+        why += ", however many labels are released." if published else "."
+    elif request.teacher.is_private:
+        nearly = format_bound(bound.epsilon) in [format_bound(target.epsilon) for target in request.targets]
+        why = f"Too expensive: {cost}" + " (slightly more than the target)" * nearly
+        if math.isinf(bound.epsilon):
+            why += ": their deltas alone add up to more. Give the DP-SGD settings, or promises at a smaller delta"
+        why += "."
+    else:
+        why = "The teachers promise nothing, so noise is needed."
+    if row.voters == request.teachers:
+        return why
+    who = "one of the teachers votes" if row.voters == 1 else f"{row.voters} of the teachers vote"
+    return f"Only {who}: any of them, but not chosen by looking at private data. {why}"
+
+
+def noise_free_code(request: Request, row: Strategy) -> str:
+    """With a word on which models are meant where not all vote."""
+    if row.voters == request.teachers:
+        return f"dt.NoiseFreeMajority(classes={request.classes})"
+    return f"dt.NoiseFreeMajority(classes={request.classes}, teachers={row.voters})  # for models[:{row.voters}]"
+
+
+# --- the optimum for one label of two classes -------------------------------------------------------------------------
+
+
+def one_label_by_profile(request: Request) -> DaRRM:
+    """The optimum for one label against all points of the teachers' profile that the search can take."""
+    return _optimum(request, request.one_label, _profile_points(request))
+
+
+def one_label_by_point(request: Request) -> DaRRM:
+    """The optimum for one label against one point of the teachers' profile, the one that suits the target."""
+    return _optimum(request, request.one_label, (_suitable_point(request.teacher, request.one_label, request.overlap),))
+
+
+def optimal(request: Request) -> DaRRM:
+    """The best majority for votes without privacy: each label is private by the mechanism's own randomness."""
+    target, count = request.one_label, request.overlap
+    if request.labels > 1 and request.total_target is not None:
+        low = min(target.epsilon / labels for labels, target in request.requirements) * SLACK**2
+        epsilon = request.strongest(lambda e: Promised(vote_epsilon=e / count), low, target.epsilon)
+        target = PrivacyGuarantee(epsilon=epsilon)
+    return _optimum(request, target, (PrivacyGuarantee(epsilon=math.inf),))
+
+
+def profile_has_several_points(request: Request) -> bool:
+    """Whether a search can use more of the teachers' profile than one point."""
+    return request.teacher.is_private and len(_profile_points(request)) > 1
+
+
+def _profile_points(request: Request) -> tuple[PrivacyGuarantee, ...]:
+    """Points of the teachers' profile that hold at once: as many as can be searched with. Any of them are sound."""
+    return _searchable_points(request.teacher, request.one_label, request.teachers, request.overlap)
+
+
+@functools.lru_cache(maxsize=256)
+def _searchable_points(
+    teacher: PrivacyProfile, target: PrivacyGuarantee, teachers: int, overlap: int
+) -> tuple[PrivacyGuarantee, ...]:
+    points = teacher.guarantees()
+    if teacher.dp_sgd:
+        points = drop_implied((_suitable_point(teacher, target, overlap), *points))
+    while len(points) > 1:
+        corners = len(Region(guarantees=points).chain)
+        if math.comb(overlap + corners - 1, corners - 1) * (teachers - overlap + 1) <= _SEARCHED:
+            break
+        points = points[:-1]
+    return points
+
+
+@functools.lru_cache(maxsize=256)
+def _suitable_point(teacher: PrivacyProfile, target: PrivacyGuarantee, overlap: int) -> PrivacyGuarantee:
+    """(E / m, d / m) for the largest m at which the teachers keep it; a promise stays as it is."""
+    if not teacher.dp_sgd:
+        return teacher.guarantees()[0]
+
+    def fits(m: float) -> bool:
+        return m * teacher.epsilon(min(1.0, target.delta / m)) <= target.epsilon
+
+    m = float(overlap)
+    if not fits(m):
+        m = last_true(fits, _LEAST, m, tolerance=2.0**-40, geometric=True) if fits(_LEAST) else 1.0
+    delta = min(1.0, target.delta / m)
+    return PrivacyGuarantee(epsilon=teacher.epsilon(delta), delta=delta)
+
+
+def _optimum(request: Request, target: PrivacyGuarantee, points: tuple[PrivacyGuarantee, ...]) -> DaRRM:
+    prior, objective = _goal(request)
+    noise = optimize_noise(
+        teachers=request.teachers,
+        teacher=PrivacyProfile.from_guarantee(*points) if len(points) > 1 else points[0],
+        target=target,
+        overlap=request.overlap,
+        prior=prior,
+        objective=objective,
+    )
+    return DaRRM(noise)
+
+
+def _goal(request: Request) -> tuple[Prior, str]:
+    """The prior and the objective of the search: the paper's, unless the prior favours no class."""
+    prior = request.majority_prior
+    law = prior.law(request.teachers)
+    if np.abs(majority_lead(law)).max() > 1e-9 * law.max():
+        return prior, "surrogate"
+    # Independent votes would have to be sampled, which is slow; any prior that favours no class has the same optimum.
+    return SharedVotes(low=0.0, high=1.0) if isinstance(prior, IndependentVotes) else prior, "expected_error"
+
+
+def one_label_code(request: Request, row: Strategy) -> str:
+    """The search for the noise function, which :func:`darrm_torch.fetch_noise` stores."""
+    assert row.mechanism is not None
+    goal, objective = _goal(request)
+    prior = "" if goal == IndependentVotes() else f", prior={in_python(goal)}"
+    prior += "" if objective == "surrogate" else f', objective="{objective}"'
+    proof = row.mechanism.certificate
+    points = ", ".join(map(in_python, proof.teacher))
+    teacher = f"dt.PrivacyProfile.from_guarantee({points})" if len(proof.teacher) > 1 else points
+    return (
+        f"dt.DaRRM(dt.fetch_noise(teachers={request.teachers}, teacher={teacher}, "
+        f"target={in_python(proof.target)}, overlap={request.overlap}{prior}))"
+    )
+
+
+def explain_one_label(request: Request, row: Strategy) -> str:
+    """Which promises of the teachers the noise is certified for, and how often it reports the majority."""
+    assert isinstance(row.mechanism, DaRRM)
+    first, *more = row.mechanism.certificate.teacher
+    chances = row.mechanism.noise.gamma[request.teachers // 2 + 1 :]
+    return (
+        f"The best noise for one label, certified for teachers that are {first}"
+        + (f" and {len(more)} more points of their profile" if more else "")
+        + f": it reports the majority with probability {chances.min():.2f} to {chances.max():.2f}, otherwise a coin."
+    )
+
+
+def explain_optimal(request: Request, row: Strategy) -> str:
+    """What each label keeps."""
+    assert row.mechanism is not None
+    target = row.mechanism.certificate.target
+    return (
+        f"The best majority for votes without privacy: each label is {target} by the mechanism's own randomness alone."
+    )
+
+
+# --- labels that add up -----------------------------------------------------------------------------------------------
+
+
+def self_bounding(request: Request) -> Mechanism:
+    """The least noise with which the labels add up to within the targets."""
+    m = request.allowance
+    if m is None:
+        m = request.strongest(
+            lambda m: Promised(allowance=m), _LEAST, float(request.overlap), tolerance=2.0**-40, slack=1.0
+        )
+        whole = float(round(m))  # a search comes near a whole number without reaching it
+        m = whole if abs(m - whole) < 1e-6 and whole and request.keeps(Promised(allowance=whole)) else m
+    return _self_bounding_noise(request, m) if request.classes == 2 else _table(request, m)
+
+
+def self_bounding_by_any_proof(request: Request) -> Mechanism:
+    """Less noise still, for two classes, where more is proven than that labels add up: by the noise on the votes."""
+    adding_up, most = self_bounding(request), float(request.overlap)
+    m = adding_up.certificate.allowance
+    if request.allowance is not None:
+        return adding_up
+    if m < _WORTHWHILE:
+        raise request.unmet()
+    if not isinstance(adding_up, DaRRM) or m >= most:
+        return adding_up
+    if not request.keeps(_self_bounding_noise(request, min(1.001 * m, most)), SLACK):
+        return adding_up
+    return _self_bounding_noise(request, request.strongest(lambda m: _self_bounding_noise(request, m), m, most))
+
+
+def _self_bounding_noise(request: Request, m: float) -> DaRRM:
+    return DaRRM(self_bounding_noise(teachers=request.teachers, allowance=m, overlap=request.overlap))
+
+
+def explain_self_bounding(request: Request, row: Strategy) -> str:
+    """What each label costs, in teachers."""
+    return f"Labels add up, and each costs what {_allowance_text(row)}." + explain_sample(request, row)
+
+
+def _allowance_text(row: Strategy) -> str:
+    assert row.mechanism is not None
+    m = row.mechanism.certificate.allowance
+    return "one teacher does" if m == 1 else f"m = {format_bound(m, 3)} teachers do"
+
+
+def self_bounding_code(request: Request, row: Strategy) -> str:
+    """For two classes, the noise function."""
+    if not isinstance(row.mechanism, DaRRM):
+        return in_python(row.mechanism)
+    m = row.mechanism.certificate.allowance
+    return f"dt.DaRRM(dt.self_bounding_noise(teachers={request.teachers}, allowance={m!r}, overlap={request.overlap}))"
+
+
+def subsampling(request: Request) -> Mechanism:
+    """The majority, or the plurality, of the largest sample whose labels keep the targets; for two classes odd."""
+    few = votes_within(_SAMPLED, votes=request.teachers, classes=request.classes)  # as many as a table can look up
+    sizes = request.sample_sizes(request.teachers if request.classes == 2 else few)
+
+    def of(sample: int) -> Mechanism:
+        if request.classes > 2:
+            return _table(request, float(sample), sample)  # so many teachers' worth: without noise
+        return DaRRM(subsampling_noise(teachers=request.teachers, allowance=sample), uncertified=True)
+
+    def nearly(sample: int) -> Mechanism | Promised:
+        # Three times the double 0.1 is more than the double 0.3: slightly more noise is worth two more votes.
+        plain = of(sample)
+        if isinstance(plain, DaRRM):
+            return DaRRM(NoiseFunction(gamma=plain.noise.gamma * SLACK**2), uncertified=True)
+        return Promised(allowance=plain.self_bounding_allowance(overlap=request.overlap) * SLACK**2)
+
+    fitting = bisect_left(sizes, True, key=lambda sample: not request.keeps(nearly(sample)))
+    if not fitting:
+        raise request.unmet()
+    sample = sizes[fitting - 1]
+    mechanism = of(sample)
+    if not request.keeps(mechanism):
+        noisier = nearly(sample)
+        mechanism = _table(request, noisier.allowance, sample) if isinstance(noisier, Promised) else noisier
+    if not isinstance(mechanism, DaRRM):
+        return mechanism
+    gamma, cost = mechanism.noise.gamma, mechanism.self_bounding_allowance(overlap=request.overlap)
+    proof = certify_self_bounding(gamma, overlap=request.overlap, allowance=cost)
+    return DaRRM(NoiseFunction(gamma=gamma, certificate=proof))
+
+
+def explain_subsampling(request: Request, row: Strategy) -> str:
+    """What each label is, and what it costs, in teachers."""
+    return (
+        f"The {request.winner} of some of the teachers, drawn anew for each label, which costs what "
+        f"{_allowance_text(row)}." + explain_sample(request, row)
+    )
+
+
+def explain_sample(request: Request, row: Strategy) -> str:
+    """How many of the votes a label looks at, if not at all of them."""
+    sample = getattr(row.mechanism, "sample", request.teachers)
+    return f" Each label looks at {sample} of the votes, drawn anew." * (sample < request.teachers)
+
+
+def subsampling_code(request: Request, row: Strategy) -> str:
+    """For two classes, the largest sample that costs no more than this one."""
+    if not isinstance(row.mechanism, DaRRM):
+        return in_python(row.mechanism)
+    m = row.mechanism.certificate.allowance
+    return (
+        f'dt.strongest_mechanism("subsampling", teachers={request.teachers}, classes=2, overlap={request.overlap}, '
+        f"allowance={m!r})"
+    )
+
+
+def _table(request: Request, allowance: float, sample: int | None = None) -> SelfBoundingPlurality:
+    return SelfBoundingPlurality(
+        teachers=request.teachers,
+        classes=request.classes,
+        allowance=allowance,
+        overlap=request.overlap,
+        prior=request.plurality_prior,
+        sample=sample,
+    )
+
+
+# --- the mechanism's own randomness -----------------------------------------------------------------------------------
+
+
+def by_strength(make: Callable[[Request, float], Mechanism], low: float, high: float) -> Build:
+    """Builds the strongest of the mechanisms that ``make`` returns, one for each number in [low, high]."""
+
+    def build(request: Request) -> Mechanism:
+        return make(request, request.strongest(lambda number: make(request, number), low, high))
+
+    return build
+
+
+def vote_private(request: Request) -> Mechanism:
+    """The best table that protects votes by its own randomness."""
+    # The target's delta is of little use to one label, see VotePrivatePlurality.
+    each = request.strongest(lambda epsilon: Promised(vote_epsilon=epsilon), 1e-4, 50.0)
+    return VotePrivatePlurality(
+        teachers=request.teachers,
+        classes=request.classes,
+        epsilon=each * request.overlap,
+        overlap=request.overlap,
+        prior=request.plurality_prior,
+    )
+
+
+def gaussian(method: str) -> Build:
+    """Builds GNMax: ``method`` is "analytic", by its noisy counts, or "label", by the Renyi bound of the label."""
+
+    def build(request: Request) -> GNMax:
+        if method == "label" and request.overlap > 1:
+            cure = "The label's own bound is proven for records that affect one teacher."
+            raise InvalidArgument("overlap", "1", request.overlap, cure)
+        classes = request.classes if method == "label" else None
+        if not all(target.delta for target in request.targets):
+            raise request.unmet()
+        enough = max(
+            (
+                GNMax.calibrated(
+                    target,
+                    method=method,
+                    labels=count,
+                    overlap=request.overlap,
+                    teachers=request.teachers,
+                    classes=classes,
+                )
+                for count, target in request.requirements
+            ),
+            key=lambda one: one.sigma,
+        )
+        if not request.teacher.is_private:
+            return enough
+
+        def make(strength: float) -> GNMax:
+            return replace(enough, sigma=1 / strength)
+
+        return make(request.strongest(make, SLACK / enough.sigma, 16.0, tolerance=2.0**-10))
+
+    return build
+
+
+def gaussian_prices_the_label(request: Request) -> bool:
+    """Whether GNMax can price the label itself: records that affect one teacher, and few histograms of the votes."""
+    return request.overlap == 1 and votes_within(_LISTED, votes=request.teachers, classes=request.classes) == (
+        request.teachers
+    )
+
+
+def explain_gaussian(request: Request, row: Strategy) -> str:
+    """How much noise, and why so much."""
+    assert isinstance(row.mechanism, GNMax)
+    noise = f"Gaussian noise of {row.mechanism.sigma:.3g} votes on each count"
+    if row.mechanism.classes is not None:
+        return f"{noise}: as much as the label needs, which reveals less than the counts."
+    renyi = max(
+        GNMax.calibrated(target, method="rdp", labels=count, overlap=request.overlap).sigma
+        for count, target in request.requirements
+    )
+    return (
+        f"{noise} hides the {request.overlap} that one record can change (by the DaRRM paper's bound it would be "
+        f"{renyi:.3g})."
+    )
+
+
+def explain_own_randomness(request: Request, row: Strategy) -> str:
+    """What each label keeps, whatever the teachers are; the explanation of a mechanism that has no other."""
+    assert row.mechanism is not None
+    label = row.mechanism.guarantee(labels=1, overlap=request.overlap)
+    noise = f"Gaussian noise of {row.mechanism.sigma:.3g} votes: each" if isinstance(row.mechanism, GNMax) else "Each"
+    alone = " alone." if row.own_randomness else ", and the teachers' own privacy adds to that."
+    return f"{noise} label is {label} by the mechanism's own randomness{alone}" + explain_sample(request, row)

@@ -1,0 +1,125 @@
+"""A plan as text for 80 columns, and as values for JSON."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from .request import Request
+from .strategies import Strategy
+
+__all__ = ["plan_text", "plan_values", "round_down"]
+
+_WIDTH = 79
+_POOR = 0.1  # above the agreement of a label drawn at random
+
+
+def plan_values(request: Request, rows: Sequence[Strategy], best: Strategy | None) -> dict[str, Any]:
+    """A plan, ready for JSON."""
+    return {
+        "teachers": request.teachers,
+        "classes": request.classes,
+        "teacher": request.teacher.to_dict(),
+        "overlap": request.overlap,
+        "labels": request.labels,
+        "label_target": _pair(request.label_target),
+        "total_target": _pair(request.total_target),
+        "prior": repr(request.prior),
+        "recommendation": None if best is None else best.name,
+        "strategies": [row.to_dict() for row in rows],
+    }
+
+
+def plan_text(request: Request, rows: Sequence[Strategy], best: Strategy | None) -> str:
+    """A plan for a screen of 80 columns: the question, a table, the recommendation, and why not the others."""
+    paragraphs = [_question(request), "", *_table(request, rows), "", *_notes(request, rows), ""]
+    if best is None:
+        paragraphs.append("Recommendation: none of these keeps the target. Reasons:")
+    else:
+        paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: {best.code}"]
+        if (best.agreement or 0.0) < 1 / request.classes + _POOR:
+            chance = "a coin" if request.classes == 2 else "guessing"
+            paragraphs.append(
+                f"That is hardly better than {chance}: train teachers with more privacy of their own, put each record "
+                "into the training data of fewer teachers, or allow more."
+            )
+        paragraphs += ["", "The others:"] if len(rows) > 1 else []
+    paragraphs += [f"- {row.name}: {row.reason}" for row in rows if row is not best]
+    return "\n".join(_wrapped(text) for text in paragraphs)
+
+
+def round_down(share: float) -> float:
+    """Three digits, rounded down: what is less than 1, by more than rounding, is not shown as 1."""
+    return math.floor(share * 1000 + 1e-5) / 1000
+
+
+def _question(request: Request) -> str:
+    label = f"label{'s' * (request.labels > 1)}" + f", of {request.classes} classes" * (request.classes > 2)
+    targets = [] if request.label_target is None else [f"one label {request.label_target}"]
+    targets += [] if request.total_target is None else [f"all labels {request.total_target}"]
+    return (
+        f"{request.teachers} teachers, {_promise(request)}; one record affects at most {request.overlap} of them; "
+        f"{request.labels} {label}. Target: {' and '.join(targets)}. Votes: {_belief(request)}."
+    )
+
+
+def _table(request: Request, rows: Sequence[Strategy]) -> list[str]:
+    many = request.labels > 1
+    names = [row.name + " *" * row.own_randomness for row in rows]
+    wide = max(31, *map(len, names))
+    of_one = 48 - wide
+    lines = [f"  {'strategy':<{wide}}{'agreement':>11}{'epsilon of one':>{of_one}}{'of all' * many:>{12 * many}}  kept"]
+    for name, row in zip(names, rows, strict=True):
+        numbers = "none".rjust(11) if row.agreement is None else f"{round_down(row.agreement):>11.3f}"
+        for bound, width in ((row.label, of_one), (row.total, 12))[: 1 + many]:
+            numbers += ("none" if bound is None else format_bound(bound.epsilon)).rjust(width)
+        lines.append(f"  {name:<{wide}}{numbers}  {'yes' if row.meets else 'no'}")
+    return lines
+
+
+def _notes(request: Request, rows: Sequence[Strategy]) -> list[str]:
+    error = max(row.standard_error for row in rows)
+    exactness = f"to a standard error of {error:.1g}" if error else "exact"
+    deltas = dict.fromkeys(format_bound(bound.delta, 3) for bound in (rows[0].label, rows[0].total) if bound)
+    notes = [
+        f"Agreement: with the {request.winner} of all teachers, expected under the prior, {exactness}."
+        + (f" Epsilons in nats, at delta {', '.join(deltas)}." if deltas else ""),
+        "* Rests on the mechanism's own randomness alone, another assumption: the teachers may be trained without "
+        "privacy (and are then often better), but must themselves stay secret for ever.",
+    ]
+    if any(row.rests_on == "both" for row in rows):
+        notes.append(
+            "+ training: rests on the mechanism's own randomness and on the teachers' training, counted together."
+        )
+    return notes
+
+
+def _promise(request: Request) -> str:
+    if not request.teacher.is_private:
+        return "without privacy of their own"
+    if request.teacher.dp_sgd:
+        delta = request.targets[0].delta
+        return f"each ({format_bound(request.teacher.epsilon(delta))}, {format_bound(delta, 3)})-DP"
+    return "each " + " and ".join(map(str, request.teacher.guarantees()))
+
+
+def _belief(request: Request) -> str:
+    if not isinstance(request.prior, tuple):
+        return str(request.prior)
+    parts = [
+        f"{one.accuracy:g}" + f" (concentration {one.concentration:g})" * math.isfinite(one.concentration)
+        for one in request.prior
+    ]
+    return f"teachers are right with chance {' or '.join(parts)}{', equally likely' * (len(parts) > 1)}"
+
+
+def _pair(target: PrivacyGuarantee | None) -> list[float] | None:
+    return None if target is None else [target.epsilon, target.delta]
+
+
+def _wrapped(text: str) -> str:
+    """Rows of the table are shorter than the width, and stay as they are."""
+    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -1,0 +1,349 @@
+"""Which way of releasing labels for which budget: every strategy that keeps it, what it is worth, and why.
+
+Everything here is public: votes follow a prior, totals come from :func:`darrm_torch.total_privacy`, and no vote is
+looked at. Nothing in this wing proves anything about privacy by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scipy import optimize
+
+from ..errors import check_integer, check_number
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
+from ..noise.priors import IndependentVotes, Prior, check_prior
+from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from ..privacy.profiles import PrivacyProfile
+from .families import Family, families
+from .presentation import plan_text, plan_values, round_down
+from .request import SLACK, Request, missing_target
+from .strategies import Strategy
+
+__all__ = ["Plan", "TeachersNeeded", "plan"]
+
+_MOST_TEACHERS = 5_000  # a thousand take ten seconds, and three times as many take more than nine times as long
+# What better teachers can make good enough; the quick ones first.
+_GAINS_FROM_TEACHERS = ("noise-free", "self-bounding", "darrm-point", "darrm", "vote-private")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeachersNeeded:
+    """What the teachers would have to be for some agreement; None: this alone is not enough, or was not asked for.
+
+    Attributes:
+        agreement: the agreement that is reached.
+        noise_multiplier: the least, with the teachers' sample rate and steps.
+        steps: the most, with the teachers' noise multiplier and sample rate.
+        teacher: the most that each may cost by itself.
+    """
+
+    agreement: float
+    noise_multiplier: float | None = None
+    steps: int | None = None
+    teacher: PrivacyGuarantee | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return {
+            "agreement": self.agreement,
+            "noise_multiplier": self.noise_multiplier,
+            "steps": self.steps,
+            "teacher": None if self.teacher is None else [self.teacher.epsilon, self.teacher.delta],
+        }
+
+    def __str__(self) -> str:
+        ways = []
+        if self.noise_multiplier is not None:
+            ways.append(f"a noise multiplier of {format_bound(self.noise_multiplier)} or more")
+        if self.steps is not None:
+            ways.append(f"at most {self.steps} steps")
+        if self.teacher is not None:
+            ways.append(f"to be {self.teacher} each, or better")
+        if not ways:
+            return f"For an agreement of {self.agreement:g} no change of the teachers' noise or steps is enough."
+        return f"For an agreement of {self.agreement:g} the teachers would need {', or '.join(ways)}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Request):
+    """Every strategy for a budget, best first: those that keep it, by agreement.
+
+    Agreements that are equal to three digits count as equal. Then no noise comes before noise, and randomness that
+    protects whatever the teachers are comes before noise that rests on their training.
+
+    Attributes:
+        teachers, classes, teacher, overlap, labels, label_target, total_target, prior: the question, checked;
+            ``teacher`` is the profile that holds for each.
+        rows: the strategies.
+
+    Raises:
+        InvalidArgument: a value out of range, or no target.
+    """
+
+    rows: tuple[Strategy, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_integer("teachers", self.teachers, low=1, high=_MOST_TEACHERS)
+        if not self.requirements:
+            raise missing_target()
+        super().__post_init__()
+        for name in ("label_target", "total_target"):
+            if (target := getattr(self, name)) is not None:
+                check_number(f"{name}.epsilon", target.epsilon, low=0.0, low_open=True, high=math.inf, high_open=True)
+        prior: Any = self.prior
+        if self.classes == 2:
+            prior = check_prior(IndependentVotes() if prior is None else prior)
+        object.__setattr__(self, "prior", check_plurality_prior(VAGUE_VOTES) if prior is None else prior)
+
+    @property
+    def best(self) -> Strategy | None:
+        """The recommendation; None when nothing keeps the targets."""
+        return self.rows[0] if self.rows and self.rows[0].meets else None
+
+    def at(self, epsilon: float) -> Plan:
+        """The same question at another ``epsilon`` of all labels (or of one); with two targets both are scaled."""
+        return _solved(self._scaled(epsilon / self.targets[-1].epsilon))
+
+    def costs(
+        self, agreement: float, *, on_progress: Callable[[str], None] = lambda name: None
+    ) -> tuple[tuple[str, float], ...]:
+        """What an agreement costs: for each strategy the least epsilon, at the deltas of the targets, cheapest first.
+
+        Without noise as many teachers vote as the agreement needs, which may be fewer than all: the name says how many.
+        Where there are targets for one label and for all, both epsilons are scaled together, and that for all is given.
+
+        Args:
+            agreement: in (0, 1].
+            on_progress: called with the name of each strategy when it is done.
+
+        Raises:
+            InvalidArgument: an agreement out of range.
+        """
+        wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
+        cheapest: dict[tuple[str, str], tuple[str, float]] = {}
+        for family in families(self.classes):
+            most = math.inf
+            if (
+                family.rests_on == "both"
+            ):  # of interest only where it is cheaper than no noise, and than randomness alone
+                rivals = (("noise-free", "teachers"), (family.kind, "randomness"))
+                most = min(cheapest[rival][1] if rival in cheapest else math.inf for rival in rivals) * 0.999
+            cost = self._least_epsilon(family, wanted, most)
+            on_progress(family.kind)
+            if cost is not None:
+                cheapest[family.kind, family.rests_on] = cost
+        return tuple(sorted(cheapest.values(), key=lambda pair: pair[1]))
+
+    def teachers_needed(self, agreement: float, *, on_progress: Callable[[], None] = lambda: None) -> TeachersNeeded:
+        """What the teachers would have to be for a strategy that rests on them to agree so often, all else unchanged.
+
+        Teachers of one DP-SGD run: the least noise multiplier, and the most steps, to about one percent, and up to 16
+        times what they have. Others: the largest epsilon of each, at the delta that they have. Where they have none, or
+        one that is too large, at the r-th part of the targets' smallest delta: the deltas of the r teachers that one
+        record can affect then add up to that.
+
+        Args:
+            agreement: in (0, 1].
+            on_progress: called after each of the about thirty kinds of teachers that are tried.
+
+        Raises:
+            InvalidArgument: an agreement out of range.
+        """
+        wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
+        candidates = [family for family in families(self.classes) if family.rests_on != "randomness"]
+        candidates = [family for kind in _GAINS_FROM_TEACHERS for family in candidates if family.kind == kind]
+
+        def least(profile: Callable[[float], PrivacyProfile], low: float, high: float, within: float) -> float | None:
+            """The smallest number whose teachers are good enough for one of the strategies; the quick ones first."""
+            smallest = None
+            for family in candidates:
+
+                def agreement(number: float, family: Family = family) -> float:
+                    on_progress()
+                    return _agreement(_best(family.rows(replace(self, teacher=profile(number), rows=()))))
+
+                # Each only where it needs less than those before.
+                less = _smallest(agreement, wanted, low, high, within) if high > low else None
+                if less is not None:
+                    smallest, high = less, less / within
+            return smallest
+
+        if len(self.teacher.dp_sgd) == 1 and not self.teacher.promises:
+            ((noise, rate, steps),) = self.teacher.dp_sgd
+
+            def run(noise: float, steps: float) -> PrivacyProfile:
+                return PrivacyProfile.from_dp_sgd([(noise, rate, max(1, math.floor(steps)))])
+
+            part = least(lambda part: run(noise, steps / part), 1 / 16, max(16.0, steps), 1.01)
+            return TeachersNeeded(
+                agreement=wanted,
+                noise_multiplier=least(lambda noise: run(noise, steps), noise / 16, noise * 16, 1.01),
+                steps=None if part is None else max(1, math.floor(steps / part)),
+            )
+        deltas = [min(target.delta for target in self.targets) / self.overlap]
+        if self.teacher.is_private:
+            deltas = [max(point.delta for points, _ in self.teacher.promises for point in points), *deltas]
+        for delta in dict.fromkeys(deltas):
+
+            def point(inverse: float, delta: float = delta) -> PrivacyGuarantee:
+                return PrivacyGuarantee(epsilon=1 / inverse * SLACK, delta=delta)
+
+            largest = least(lambda inverse: PrivacyProfile.from_guarantee(point(inverse)), 1e-2, 1e6, 1.001)
+            if largest is not None:
+                return TeachersNeeded(agreement=wanted, teacher=point(largest))
+        return TeachersNeeded(agreement=wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return plan_values(self, self.rows, self.best)
+
+    def __str__(self) -> str:
+        """For 80 columns."""
+        return plan_text(self, self.rows, self.best)
+
+    def _scaled(self, factor: float) -> Plan:
+        def scaled(target: PrivacyGuarantee | None) -> PrivacyGuarantee | None:
+            return target and replace(target, epsilon=target.epsilon * factor)
+
+        return replace(self, label_target=scaled(self.label_target), total_target=scaled(self.total_target), rows=())
+
+    def _least_epsilon(self, family: Family, agreement: float, most: float) -> tuple[str, float] | None:
+        """The name of the strategy that reaches the agreement, and the epsilon."""
+        epsilon, names = max(self.targets[-1].epsilon, 1e-3), {}
+
+        def reached(allowed: float) -> float:
+            kept = _best(family.rows(self._scaled(allowed / self.targets[-1].epsilon)))
+            names[allowed] = "" if kept is None else kept.name
+            return _agreement(kept)
+
+        least = _smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
+        return None if least is None else (names[least], least)
+
+
+def plan(
+    *,
+    teachers: int,
+    teacher: PrivacyProfile | PrivacyGuarantee | Iterable[PrivacyProfile | PrivacyGuarantee] | None = None,
+    overlap: int | None = None,
+    labels: int = 1,
+    label_target: PrivacyGuarantee | None = None,
+    total_target: PrivacyGuarantee | None = None,
+    prior: Prior | PluralityPrior | None = None,
+    classes: int = 2,
+    on_progress: Callable[[str], None] = lambda kind: None,
+) -> Plan:
+    """Every strategy for a budget: its proven cost, how often it reports the majority or the plurality, and why.
+
+    Args:
+        teachers: K.
+        teacher: what each promises as a trained model: a profile, a guarantee, or one of these for each teacher (then
+            ``PrivacyProfile.weakest`` of them stands for all); None: nothing.
+        overlap: r, the most teachers that one record can affect; None: all.
+        labels: Q, how many labels will be released.
+        label_target: what each label must keep by itself.
+        total_target: what all labels together must keep. One of the two targets is needed.
+        prior: how the teachers are believed to vote; from public knowledge. None: ``IndependentVotes(mean=0.75)``
+            for two classes; for more, a vague prior: a teacher is right with chance 0.5, 0.7 or 0.9, independently of
+            the others, or with chance 0.7 where the same items are hard for all. For more than two classes
+            :class:`PluralityVotes`, or several.
+        classes: C. With two, noise is DaRRM's; with more, tables of many classes take its place.
+        on_progress: called with each kind of strategies when it is done.
+
+    Raises:
+        InvalidArgument: bad input, or no target.
+
+    >>> paper = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+    >>> answer = plan(teachers=11, teacher=paper, label_target=PrivacyGuarantee(epsilon=0.2555, delta=3e-4))
+    >>> answer.best.name, answer.best.agreement
+    ('noise-free majority', 1.0)
+    >>> answer = plan(teachers=11, teacher=paper, classes=10, label_target=PrivacyGuarantee(epsilon=0.1, delta=1e-4))
+    >>> answer.best.name, round(answer.best.agreement, 2)
+    ('self-bounding plurality', 0.77)
+    """
+    question = Plan(
+        teachers=teachers,
+        classes=classes,
+        teacher=teacher,  # type: ignore[arg-type]  # checked and converted there
+        overlap=overlap,  # type: ignore[arg-type]
+        labels=labels,
+        label_target=label_target,
+        total_target=total_target,
+        prior=prior,  # type: ignore[arg-type]
+    )
+    return _solved(question, on_progress)
+
+
+def _solved(question: Plan, on_progress: Callable[[str], None] = lambda kind: None) -> Plan:
+    rows: list[Strategy] = []
+    for family in families(question.classes):
+        if not (family.rests_on == "both" and rows[0].meets):  # no noise is needed: the best is known
+            rows += family.rows(question)
+        on_progress(family.kind)
+    rows = [row for row in rows if row.rests_on != "both" or _gains(row, rows)]
+    rows.sort(key=lambda row: (not row.meets, row.agreement is None, -round(row.agreement or 0.0, 3)))
+    return replace(question, rows=tuple(replace(row, reason=row.reason + _compared(row, rows)) for row in rows))
+
+
+def _compared(row: Strategy, rows: Sequence[Strategy]) -> str:
+    """How a strategy that keeps the targets compares with the best, and the best with the next."""
+    best = rows[0]
+    if not row.meets or row.agreement is None or best.agreement is None:
+        return ""
+    if row is not best:
+        if round(best.agreement, 3) > round(row.agreement, 3):
+            less = best.agreement - row.agreement
+            return f" It keeps the target but agrees less often than {best.name}, by {less:.3f}."
+        return f" It agrees as often as {best.name}, which needs less."
+    second = next((other for other in rows[1:] if other.meets), None)
+    if second is None:
+        return ""
+    text = f" Next best: {second.name}, {round_down(second.agreement or 0):.3f}."
+    free = next((one for one in rows if one.kind == "noise-free" and not one.meets), None)
+    if free is not None and free.total is not None and math.isfinite(free.total.epsilon):
+        text += f" Without noise all teachers would cost {free.total.guarantee}."
+    return text
+
+
+def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
+    """Whether counting the teachers' training, too, is worth a row: the mechanism alone agrees less often."""
+    alone = [one.agreement or 0.0 for one in rows if one.own_randomness and type(one.mechanism) is type(row.mechanism)]
+    return row.meets and round(row.agreement or 0.0, 3) > round(max(alone, default=0.0), 3)
+
+
+def _best(rows: Sequence[Strategy]) -> Strategy | None:
+    """The one that agrees most often of those that keep the targets."""
+    return max((row for row in rows if row.meets), key=_agreement, default=None)
+
+
+def _agreement(row: Strategy | None) -> float:
+    return 0.0 if row is None else row.agreement or 0.0
+
+
+def _smallest(value: Callable[[float], float], wanted: float, low: float, high: float, within: float) -> float | None:
+    """The smallest number in [low, high] whose ``value``, which rises, is ``wanted``, to a ratio of ``within``.
+
+    None if that of ``high`` is less. Values take seconds, so few are computed: from ``high`` down in steps that grow,
+    then by Brent's method, which needs half as many as bisection.
+    """
+    known: dict[float, float] = {}
+
+    def excess(log: float) -> float:
+        if log not in known:
+            more = value(math.exp(log)) - wanted + 1e-12
+            # Brent's method ends where it is zero, also on a plateau.
+            known[log] = more if more < 0 else max(more, 1e-4)
+        return known[log]
+
+    lower, bottom, step = math.log(high), math.log(low), math.log(2)
+    if excess(lower) < 0:
+        return None
+    while excess(lower) > 0 and lower > bottom:
+        lower, step = max(bottom, lower - step), 2 * step
+    if excess(lower) < 0:
+        upper = min(log for log, more in known.items() if more > 0)
+        optimize.brentq(excess, lower, upper, xtol=math.log(within) / 2)
+    return math.exp(min(log for log, more in known.items() if more > 0))

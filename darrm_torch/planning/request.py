@@ -1,0 +1,219 @@
+"""What is asked of the planner: how many teachers, what they promise, how many labels, and what these may cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..bisection import last_true
+from ..errors import InvalidArgument, check_integer, check_number
+from ..mechanisms.gaussian import pure_composition
+from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
+from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
+from ..noise.regions import check_overlap, check_target, teacher_profile
+from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
+from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
+
+__all__ = ["SLACK", "Promised", "Request", "check_any_prior", "missing_target"]
+
+SLACK = 1 - 1e-9
+"""Calibration aims at this share of a target, so that rounding in the final price does not exceed it."""
+
+_Priced = TypeVar("_Priced", bound=PricedMechanism)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A question to the planner, checked.
+
+    Args:
+        teachers: K.
+        classes: C.
+        teacher: what each teacher promises as a trained model: a profile, a guarantee, or one of these for each
+            teacher, of which the weakest then stands for all; None: nothing. Stored as a profile.
+        overlap: r, the most teachers that one record can affect; None: all. Stored as a number.
+        labels: Q, how many labels the same trained teachers will release.
+        label_target: what each label must keep by itself.
+        total_target: what all labels together must keep.
+        allowance: m: a label costs what m teachers do. Given instead of targets.
+        prior: how the teachers are believed to vote; None: the default of each mechanism.
+
+    Raises:
+        InvalidArgument: a value out of range.
+    """
+
+    teachers: int
+    classes: int = 2
+    teacher: PrivacyProfile = None  # type: ignore[assignment]  # converted below, as the overlap is
+    overlap: int = None  # type: ignore[assignment]
+    labels: int = 1
+    label_target: PrivacyGuarantee | None = None
+    total_target: PrivacyGuarantee | None = None
+    allowance: float | None = None
+    prior: Prior | tuple[PluralityVotes, ...] | None = None
+
+    def __post_init__(self) -> None:
+        count = check_integer("teachers", self.teachers, low=1)
+        classes = check_integer("classes", self.classes, low=2)
+        for name in ("label_target", "total_target"):
+            if getattr(self, name) is not None:
+                check_target(getattr(self, name), name)
+        checked = {
+            "teachers": count,
+            "classes": classes,
+            "teacher": PrivacyProfile.non_private() if self.teacher is None else teacher_profile(self.teacher, count),
+            "overlap": check_overlap(self.overlap, count),
+            "labels": check_integer("labels", self.labels, low=1),
+            "allowance": None
+            if self.allowance is None
+            else check_number("allowance", self.allowance, low=1e-6, high=math.inf, high_open=True),
+            "prior": None if self.prior is None else check_any_prior(self.prior, classes),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def winner(self) -> str:
+        """What a label should be: the "majority" of two classes, the "plurality" of more."""
+        return "majority" if self.classes == 2 else "plurality"
+
+    @property
+    def requirements(self) -> list[tuple[int, PrivacyGuarantee]]:
+        """Pairs (number of labels, what they must keep together)."""
+        both = ((1, self.label_target), (self.labels, self.total_target))
+        return [(count, target) for count, target in both if target is not None]
+
+    @property
+    def targets(self) -> list[PrivacyGuarantee]:
+        """The targets that were given: of one label, of all."""
+        return [target for _, target in self.requirements]
+
+    @property
+    def one_label(self) -> PrivacyGuarantee:
+        """What one label must keep: no more than any target allows."""
+        return PrivacyGuarantee(
+            epsilon=min(target.epsilon for target in self.targets), delta=min(target.delta for target in self.targets)
+        )
+
+    @property
+    def majority_prior(self) -> Prior:
+        """The prior that noise for two classes is optimised for.
+
+        Raises:
+            InvalidArgument: the prior is one for many classes.
+        """
+        if isinstance(self.prior, tuple):
+            raise InvalidArgument("prior", "IndependentVotes, SharedVotes or BetaVotes", self.prior)
+        return self.prior or IndependentVotes()
+
+    @property
+    def plurality_prior(self) -> tuple[PluralityVotes, ...]:
+        """The prior that tables are optimised for.
+
+        Raises:
+            InvalidArgument: the prior is one for noise of two classes.
+        """
+        return check_plurality_prior(VAGUE_VOTES if self.prior is None else self.prior)
+
+    @property
+    def belief(self) -> Prior | tuple[PluralityVotes, ...]:
+        """How the teachers are believed to vote."""
+        return self.majority_prior if self.classes == 2 else self.plurality_prior
+
+    def sample_sizes(self, most: int) -> list[int]:
+        """How many votes are worth reading: for two classes an even number says no more than one vote less."""
+        return [count for count in range(1, most + 1) if count % 2 or (count > 2 and self.classes > 2)]
+
+    def price(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
+        """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
+        voters = getattr(mechanism, "teachers", None) or self.teachers
+        return total_privacy(
+            teachers=[self.teacher] * voters,
+            overlap=min(self.overlap, voters),
+            mechanism=mechanism,
+            labels=labels,
+            delta=delta,
+        )
+
+    def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:
+        """Whether the mechanism keeps every target, or the allowance, times ``slack``."""
+        if self.allowance is not None:
+            cost = mechanism.self_bounding_allowance(teachers=self.teachers, overlap=self.overlap)
+            return cost <= self.allowance * slack
+        return all(
+            self.price(mechanism, count, target.delta).epsilon <= target.epsilon * slack
+            for count, target in self.requirements
+        )
+
+    def strongest(
+        self,
+        make: Callable[[float], _Priced],
+        low: float,
+        high: float,
+        *,
+        tolerance: float = 2.0**-20,
+        slack: float = SLACK,
+    ) -> float:
+        """The largest strength in [low, high] at which what ``make`` builds keeps the targets, by bisection.
+
+        Args:
+            make: builds a mechanism of a given strength. A weaker one must cost less.
+            low, high: both positive.
+            tolerance: relative, of the strength.
+            slack: the share of a target that may be used.
+
+        Raises:
+            InvalidArgument: not even ``low`` keeps the targets.
+        """
+
+        def fits(strength: float) -> bool:
+            return self.keeps(make(strength), slack)
+
+        if fits(high):
+            return high
+        if not fits(low):
+            raise self.unmet()
+        return last_true(fits, low, high, tolerance=tolerance, geometric=True)
+
+    def unmet(self) -> InvalidArgument:
+        """The error to raise where no strength of a mechanism keeps the targets."""
+        name = "allowance" if self.allowance else "total_target" if self.label_target is None else "label_target"
+        wanted = " and ".join(f"{target} for {count}" for count, target in self.requirements)
+        return InvalidArgument(name, "one that some strength of this mechanism keeps", wanted or self.allowance)
+
+
+@dataclass(frozen=True)
+class Promised:
+    """Noise before it is built: it adds up at ``allowance`` teachers' worth, or hides one vote at ``vote_epsilon``."""
+
+    allowance: float = math.inf
+    vote_epsilon: float = math.inf
+    certificate: None = None
+
+    def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
+        """The m that its labels add up at."""
+        return self.allowance
+
+    def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | None:
+        """What its own randomness promises when ``overlap`` votes change; None if nothing."""
+        if math.isinf(self.vote_epsilon):
+            return None
+        epsilon = self.vote_epsilon * overlap
+        return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta)
+
+
+def check_any_prior(prior: Any, classes: int) -> Prior | tuple[PluralityVotes, ...]:
+    """``prior`` as it is stored: one for two classes as it is, one or several for many classes as a tuple."""
+    if classes == 2 and isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
+        return prior
+    return check_plurality_prior(prior)
+
+
+def missing_target() -> InvalidArgument:
+    """The error to raise where nothing says how strong the noise must be."""
+    return InvalidArgument(
+        "label_target", "given, or total_target", None, "Say what one label, or all together, may cost."
+    )
