@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, given_files, read_tensor, whole, write_labels
-from .ledger import check_kept, keep, take_over, too_dear, with_budget
+from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, one_of, option_names, typed
 from .promises import add_accept, naming
@@ -147,7 +147,7 @@ def _run(chosen: Any) -> int:
             with progress(None, "budget"):
                 ensemble.check_budget(batches)
         except BudgetExceeded as error:
-            raise BudgetExceeded(too_dear(error, ensemble, option if ledger is None else None)) from None
+            raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
         agreement = _expected_agreement(ensemble.mechanism, len(models), classes)
         if not chosen.json:
             _tell(ensemble, agreement, classes)

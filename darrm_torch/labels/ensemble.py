@@ -19,8 +19,9 @@ from ..noise.store import fetch_noise
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
-from ..teachers.checkpoints import unwrap_module, weights_digest
+from ..teachers.checkpoints import weights_digest
 from ..teachers.findings import Finding
+from ..teachers.independence import check_different, check_overlap
 from ..teachers.reading import read_teachers
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
@@ -74,8 +75,7 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__init__()
         models = list(models)
         count = check_integer("the number of models", len(models), low=1)
-        if len({id(unwrap_module(model)) for model in models}) < count:
-            raise InvalidArgument("models", "different objects", "the same one twice", "Train each teacher separately.")
+        check_different(models)
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
         if len(profiles) != count:
@@ -96,6 +96,7 @@ class PrivateMajorityEnsemble(nn.Module):
                     "as they are now: read_teachers(..., modules=models)"
                 )
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
+        check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
         self.classes = class_numbers(classes)
         if self.classes is not None and mechanism.classes not in (None, len(self.classes)):
@@ -191,7 +192,13 @@ class PrivateMajorityEnsemble(nn.Module):
                 "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority",
             )
         profiles = read_teachers(
-            engines, modules=models, data_loaders=data_loaders, optimizers=optimizers, delta=delta, accept=accept
+            engines,
+            modules=models,
+            data_loaders=data_loaders,
+            optimizers=optimizers,
+            overlap=overlap,
+            delta=delta,
+            accept=accept,
         )
         count = len(profiles)
         point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)

@@ -296,10 +296,9 @@ def _certified(release: _Release) -> _Bound:
             f"One label is {target}, but labels of the same teachers share the randomness of their training, so these "
             "guarantees do not compose."
         )
-    several = f" The {release.labels} labels come from independent votes, so they compose."
+    several = f" One label is {target}, and the {release.labels} labels come from independent votes, so they compose."
     return PrivacyProfile.from_guarantee(target).compose(release.labels).epsilon(release.delta), (
-        f"One label is {target}: the noise is certified against all teachers with these guarantees."
-        + several * (release.labels > 1)
+        "The noise is certified against all teachers with these guarantees." + several * (release.labels > 1)
     )
 
 
@@ -401,8 +400,11 @@ def _assumptions(release: _Release) -> tuple[str, ...]:
     if any(profile.is_private for profile in release.profiles):
         assumed += [
             "Training: each teacher was trained as its accountant recorded, on batches drawn by Poisson sampling.",
-            "Independence: no two teachers drew the noise of their training from the same random seed.",
+            "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
+            "loaders.",
         ]
+    if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in release.profiles):
+        assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
     assumed += [
         "Votes: each label has votes of its own, privatized with independent randomness."
         if release.fresh

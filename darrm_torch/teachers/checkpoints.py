@@ -45,7 +45,7 @@ def unwrap_module(model: Any) -> nn.Module:
             break
         model = inner
     if not isinstance(model, nn.Module):
-        raise InvalidArgument("models", "PyTorch modules", type(model).__name__)
+        raise InvalidArgument("module", "a PyTorch module or a state dict", type(model).__name__)
     return model
 
 
@@ -55,14 +55,16 @@ def unwrap_name(name: str) -> list[str]:
 
 
 def state_of(module: Any) -> Mapping[str, Any]:
-    """The state dict of a module, of Opacus' hooks around one, or a state dict itself."""
-    if isinstance(module, Mapping):
-        return module
-    if hasattr(module, "state_dict"):
-        return dict(module.state_dict())
-    if isinstance(getattr(module, "_module", None), nn.Module):  # GradSampleHooks
-        return dict(unwrap_module(module).state_dict())
-    raise InvalidArgument("module", "a module or a state dict", type(module).__name__)
+    """The state dict of a module in any wrapping, or a state dict itself."""
+    return module if isinstance(module, Mapping) else dict(unwrap_module(module).state_dict())
+
+
+def check_finite(name: str, weights: Mapping[str, Any]) -> None:
+    """Refuse weights that are NaN or infinite; ``name`` is the argument or file that they come from."""
+    for key, value in weights.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+            cure = f"{key} is not finite: training diverged. Train the teacher again. Masks need persistent=False."
+            raise InvalidArgument(name, "finite weights", "NaN or infinity", cure)
 
 
 def named_weights(module: Any) -> list[tuple[str, Tensor]]:
@@ -111,7 +113,7 @@ class Checkpoint:
             name: the argument that an error names.
 
         Raises:
-            InvalidArgument: the file cannot be read, or holds no weights.
+            InvalidArgument: the file cannot be read, or holds no weights or weights that are not finite.
         """
         try:
             record = torch.load(file, weights_only=True, map_location="cpu")
@@ -128,6 +130,7 @@ class Checkpoint:
             content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
+        check_finite(str(file), weights)
         return cls(weights, key, rest)
 
     def holds(self, module: Any) -> bool:
@@ -152,8 +155,8 @@ def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, An
     (the latter is ``None`` without privacy), ``sampling``, ``settings`` and ``shard_size``.
 
     Raises:
-        InvalidArgument: the file cannot be read, holds no weights, or holds those of another network than ``model``.
-            The message says which, and ``model`` stays as it was.
+        InvalidArgument: the file cannot be read, holds no weights, weights that are not finite, or those of another
+            network than ``model``. The message says which, and ``model`` stays as it was.
     """
     return load_weights(
         file, model, cure="Load it into the network that was trained, or train this one in a new folder."

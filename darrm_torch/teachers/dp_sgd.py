@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..errors import check_integer, check_number
+from ..errors import UnprovenPrivacy, check_integer, check_number
 
 __all__ = ["TrainingSettings", "train_teacher"]
 
@@ -100,6 +100,46 @@ def _first_parameters(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     return parameters
 
 
+def _private_optimizer(optimizer: Any, expected_batch_size: int) -> Any:
+    """Opacus' optimizer with two public constants of ours.
+
+    The divisor is the expected batch size; Opacus computes it from the true size of the shard. And a record whose
+    gradient is not finite contributes zero, silently: otherwise one record could make the whole teacher NaN.
+    """
+    from opacus.optimizers import DPOptimizer
+
+    class FiniteOptimizer(DPOptimizer):  # type: ignore[misc] # Opacus has no types
+        def clip_and_accumulate(self) -> None:
+            super().clip_and_accumulate()
+            if all(bool(parameter.summed_grad.isfinite().all()) for parameter in self.params):
+                return
+            gradients = [sample.reshape(len(sample), -1) for sample in self.grad_samples]
+            finite = torch.stack([gradient.isfinite().all(dim=1) for gradient in gradients]).all(dim=0)
+            for parameter in self.params:
+                kept = finite.reshape(-1, *[1] * parameter.dim())
+                parameter.grad_sample = torch.where(kept, self._get_flat_grad_sample(parameter), 0.0)
+                parameter.summed_grad = None
+            super().clip_and_accumulate()
+
+    private = FiniteOptimizer(
+        optimizer.original_optimizer,
+        noise_multiplier=optimizer.noise_multiplier,
+        max_grad_norm=optimizer.max_grad_norm,
+        expected_batch_size=expected_batch_size,
+        generator=optimizer.generator,
+    )
+    private.attach_step_hook(optimizer.step_hook)
+    return private
+
+
+def _drop_batch_unless_finite(model: nn.Module) -> None:
+    """Without privacy: a batch whose gradient is not finite contributes zero."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+        for gradient in gradients:
+            gradient.zero_()
+
+
 @_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
@@ -112,13 +152,20 @@ def train_teacher(
     device: str = "cpu",
     on_step: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train one teacher in this process and return the content of its file (see :func:`load_teacher`)."""
+    """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
+
+    A record with a NaN or infinity in it, or in its gradient, contributes zero to every step.
+
+    Raises:
+        UnprovenPrivacy: training with privacy changed a buffer of the model.
+    """
     from opacus import PrivacyEngine
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()
     steps = settings.steps_per_epoch(shard_size)
@@ -144,14 +191,22 @@ def train_teacher(
             max_grad_norm=settings.max_grad_norm,
             noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
         )
-        optimizer.expected_batch_size = settings.batch_size  # Opacus computes it from the shard's true size
+        optimizer = _private_optimizer(optimizer, settings.batch_size)
         accountant = engine.accountant
     for _ in range(settings.epochs):
         for images, targets in loader:
             optimizer.zero_grad()
             criterion(trained(images), targets).backward(inputs=first_parameters)
+            if accountant is None:
+                _drop_batch_unless_finite(model)
             optimizer.step()
             on_step()
+    for name, buffer in model.named_buffers():
+        if accountant is not None and not torch.equal(buffer, buffers[name]):
+            raise UnprovenPrivacy(
+                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
+                "counts. Use layers without running statistics, such as GroupNorm"
+            )
     return {
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),

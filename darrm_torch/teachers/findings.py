@@ -9,7 +9,7 @@ from ..errors import UnprovenPrivacy
 
 __all__ = ["FINDINGS", "Finding", "refuse_unless_accepted"]
 
-Finding = Literal["gdp", "sampling", "buffers", "seeds"]
+Finding = Literal["gdp", "sampling", "buffers", "ghost", "seeds"]
 FINDINGS: tuple[Finding, ...] = get_args(Finding)
 
 

@@ -1,19 +1,19 @@
-"""Whether several teachers are several: accountants, weights and noise of their own."""
+"""Whether several teachers are several: accountants, batches, noise, weights and records of their own."""
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ..errors import UnprovenPrivacy
-from .checkpoints import named_weights
+from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
+from .checkpoints import named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
+from .loaders import generators_of, largest_overlap
 
-__all__ = ["check_independent"]
+__all__ = ["check_different", "check_independent", "check_overlap"]
 
 _SAME_NOISE = 0.99  # correlation of two teachers' updates
 _SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
@@ -24,56 +24,147 @@ def check_independent(
     *,
     modules: Iterable[Any] = (),
     optimizers: Iterable[Any] = (),
+    data_loaders: Iterable[Any] = (),
+    overlap: int | None = None,
     initial: Any = None,
     accept: Collection[Finding] = (),
 ) -> None:
-    """Check that each of several teachers has its own accountant, weights and noise.
+    """Check that each of several teachers has its own accountant, batches, noise and weights.
 
     Teachers trained with one seed share their noise, so the difference of their weights shows the data without noise.
-    Two teachers are refused if their updates correlate by more than 0.99 or if their noise generators started from the
-    same seed.
+    Teachers trained on the same batches multiply the effect of a record that is drawn. Both are refused where they can
+    be seen: shared loaders, samplers and generators, generators of equal seeds or states, and updates that correlate by
+    more than 0.99. Seeds of Torch's global generator leave no trace: that they differ remains an assumption.
 
     Args:
         sources: engines, accountants or histories. No two may be the same object or share a history list.
         modules: trained teachers or state dicts.
         optimizers: those that ``make_private`` returned; they hold their ``noise_generator``.
+        data_loaders: those that ``make_private`` returned, one for each teacher.
+        overlap: the number of teachers that one record is promised to be in at most.
         initial: the weights that all teachers started from, if they did: updates are compared instead of weights.
-        accept: "seeds" admits correlated teachers and equal seeds, if you know that the noise is independent.
+        accept: "seeds" admits correlated teachers, equal seeds, and shared loaders or generators, if you know that
+            noise and batches are independent.
 
     Raises:
-        UnprovenPrivacy: two of them are not independent.
+        UnprovenPrivacy: two of them are not independent, or one record is in more than ``overlap`` of the loaders.
     """
-    live = [getattr(source, "accountant", source) for source in sources if not isinstance(source, (str, os.PathLike))]
-    histories = [getattr(accountant, "history", accountant) for accountant in live]
-    for (i, one), (j, other) in itertools.combinations(enumerate(histories), 2):
-        if one is other:
-            raise UnprovenPrivacy(
-                f"teachers {i} and {j} share one accountant or one history list: it adds up the steps of both, or "
-                "changes when the other is trained. Use one PrivacyEngine for each teacher, and a copy of the state "
-                "dict for each load_state_dict"
-            )
-    generators = [
-        (number, optimizer.generator)
-        for number, optimizer in enumerate(optimizers)
-        if isinstance(getattr(optimizer, "generator", None), torch.Generator)
-    ]
-    for (i, one), (j, other) in itertools.combinations(generators, 2):
-        # One generator that two teachers share goes on after the first; two of one seed repeat the same noise.
-        if one is not other and one.initial_seed() == other.initial_seed():
-            refuse_unless_accepted(
-                "seeds",
-                accept,
-                f"the noise_generators of teachers {i} and {j} began with the same seed: their noise is the same, and "
-                "their difference shows the data. Train each teacher with its own seed, from the operating system; "
-                'accept=["seeds"] if their noise is known to be independent',
-            )
+    accountants = [None if isinstance(s, (str, os.PathLike)) else getattr(s, "accountant", s) for s in sources]
+    histories = [getattr(accountant, "history", accountant) for accountant in accountants]
+    if pair := _same_object(histories):
+        raise UnprovenPrivacy(
+            f"teachers {pair[0]} and {pair[1]} share one accountant or one history list: it adds up the steps of both, "
+            "or changes when the other is trained. Use one PrivacyEngine for each teacher, and a copy of the state "
+            "dict for each load_state_dict"
+        )
+    loaders = list(data_loaders)
+    _check_batches(loaders, accept)
+    _check_generators(list(optimizers), loaders, accept)
+    if overlap is not None:
+        _refuse_overlap(largest_overlap(loader for loader in loaders if loader is not None), overlap)
     _check_weights(list(modules), initial, accept)
 
 
-def _check_weights(modules: list[Any], initial: Any, accept: Collection[Finding]) -> None:
-    for (i, one), (j, other) in itertools.combinations(enumerate(modules), 2):
-        if one is other or getattr(one, "_module", one) is getattr(other, "_module", other):
-            raise UnprovenPrivacy(f"teachers {i} and {j} are the same object. Train each teacher on its own")
+def check_overlap(profiles: Iterable[Any], overlap: int) -> None:
+    """Check that ``overlap`` is not less than what the readings of ``profiles`` found.
+
+    Raises:
+        UnprovenPrivacy: it is less.
+    """
+    found = [profile.reading.overlap for profile in profiles if profile.reading is not None]
+    _refuse_overlap(max((number for number in found if number is not None), default=1), overlap)
+
+
+def check_different(models: Sequence[Any]) -> None:
+    """Check that no teacher occurs twice: as the same object, or with equal weights in any wrapping and precision.
+
+    Models without weights are compared as objects only.
+
+    Raises:
+        InvalidArgument: two of them are the same teacher.
+    """
+    states = [state_of(model) for model in models]
+    kinds = {value.dtype for state in states for value in state.values() if _is_float(value)}
+    coarsest = max(kinds, key=lambda kind: torch.finfo(kind).eps, default=torch.float32)
+    first: dict[Any, int] = {}
+    for number, (model, state) in enumerate(zip(models, states, strict=True)):
+        rounded = {name: value.to(coarsest) if _is_float(value) else value for name, value in state.items()}
+        keys = [id(unwrap_module(model))] + ([weights_digest(rounded)] if named_weights(state) else [])
+        for key in keys:
+            if (earlier := first.setdefault(key, number)) != number:
+                raise InvalidArgument(
+                    "models",
+                    "different teachers",
+                    f"teachers {earlier} and {number} with the same weights",
+                    "Train each teacher separately: copies of one teacher multiply the effect of its records.",
+                )
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _refuse_overlap(found: int, promised: int) -> None:
+    if found > check_integer("overlap", promised, low=1):
+        raise UnprovenPrivacy(
+            f"one record is in the data loaders of {found} teachers, but overlap is {promised}. Opacus draws from the "
+            "whole data set of a loader and drops samplers such as SubsetRandomSampler: give each teacher its own "
+            f"torch.utils.data.Subset, or overlap={found}"
+        )
+
+
+def _same_object(objects: Sequence[Any]) -> tuple[int, int] | None:
+    """The numbers of the first two that are one object."""
+    first: dict[int, int] = {}
+    for number, one in enumerate(objects):
+        if one is not None and (earlier := first.setdefault(id(one), number)) != number:
+            return earlier, number
+    return None
+
+
+def _check_batches(loaders: Sequence[Any], accept: Collection[Finding]) -> None:
+    shared = {
+        "data loader": loaders,
+        "batch sampler": [getattr(loader, "batch_sampler", None) for loader in loaders],
+        "sampler": [getattr(loader, "sampler", None) for loader in loaders],
+    }
+    for name, parts in shared.items():
+        if pair := _same_object(parts):
+            refuse_unless_accepted(
+                "seeds",
+                accept,
+                f"teachers {pair[0]} and {pair[1]} share one {name}: if they were trained on the same batches, one "
+                "record that is drawn reaches both at once, which costs more than independent batches. Give each "
+                'teacher its own make_private and loader; accept=["seeds"] if their batches are known to be '
+                "independent",
+            )
+
+
+def _check_generators(optimizers: Sequence[Any], loaders: Sequence[Any], accept: Collection[Finding]) -> None:
+    generators = [(i, "noise", getattr(optimizer, "generator", None)) for i, optimizer in enumerate(optimizers)]
+    generators += [(i, "sampler", generator) for i, loader in enumerate(loaders) for generator in generators_of(loader)]
+    first: dict[Any, tuple[int, str, torch.Generator]] = {}
+    for teacher, use, generator in generators:
+        if not isinstance(generator, torch.Generator):
+            continue
+        # One noise generator that two teachers share goes on after the first. Two with one seed repeat themselves.
+        for key in (generator.initial_seed(), generator.get_state().numpy().tobytes()):
+            earlier, other_use, other = first.setdefault(key, (teacher, use, generator))
+            if other is not generator or (use == other_use == "sampler" and teacher != earlier):
+                how = "are one object" if other is generator else "began with the same seed or are in the same state"
+                refuse_unless_accepted(
+                    "seeds",
+                    accept,
+                    f"the {other_use} generator of teacher {earlier} and the {use} generator of teacher {teacher} "
+                    f"{how}: noise or batches repeat, and what repeats protects nothing. Train each teacher with its "
+                    'own seeds, from the operating system; accept=["seeds"] if noise and batches are known to be '
+                    "independent",
+                )
+
+
+def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Finding]) -> None:
+    if pair := _same_object([one if isinstance(one, Mapping) else unwrap_module(one) for one in modules]):
+        raise UnprovenPrivacy(f"teachers {pair[0]} and {pair[1]} are the same object. Train each teacher separately")
     start = None if initial is None else _weight_vector(initial)
     updates: list[torch.Tensor] = []
     for number, module in enumerate(modules):

@@ -17,14 +17,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..privacy.profiles import PrivacyProfile
-from .checkpoints import Checkpoint, state_of, weights_digest
+from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .independence import check_independent
-from .loaders import draws_poisson
+from .loaders import drawn_records, draws_poisson, largest_overlap, replicas_of
 
 __all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 
@@ -53,6 +54,8 @@ class PrivacyReading:
         accountant_epsilons: the epsilons of Opacus' own accountants for the same history, by name.
         records: the number of records that the teacher was trained on, if known.
         digest: of the teacher's weights, if they were given.
+        overlap: the largest number of data loaders, of all teachers read together, that can draw the same record, if
+            the loaders were given.
         notes: what was not checked, and what the caller vouches for.
     """
 
@@ -64,6 +67,7 @@ class PrivacyReading:
     accountant_epsilons: tuple[tuple[str, float], ...]
     records: int | None = None
     digest: str | None = None
+    overlap: int | None = None
     notes: tuple[str, ...] = ()
 
     def check(self, source: Source = None, *, module: Any = None) -> None:
@@ -94,8 +98,11 @@ def read_privacy(
     """Read the whole privacy profile of a teacher from the history of its training.
 
     The profile is computed from the privacy loss distribution of the recorded steps, which is tighter than Opacus'
-    accountants; their epsilons are kept in ``profile.reading`` for comparison. Pass the module, the loader and the
-    optimizer whenever you have them. What is not passed is not checked, and ``reading.notes`` says so.
+    accountants; their epsilons are kept in ``profile.reading`` for comparison. Opacus' samplers compare 24 random bits
+    with the sample rate, so the profile holds for the rate rounded up to a multiple of 2**-24.
+
+    Pass the module, the loader and the optimizer whenever you have them. What is not passed is not checked, and
+    ``reading.notes`` says so.
 
     Args:
         source: one of
@@ -117,7 +124,8 @@ def read_privacy(
             * "gdp": the history of a GDP accountant, which may have lost steps.
             * "sampling": batches that were not drawn by Poisson sampling, for which there is no guarantee; or steps at
               other sample rates than the loader's, if they come from other loaders and not from accumulated batches.
-            * "buffers": BatchNorm statistics that come from public data alone.
+            * "buffers": BatchNorm statistics and other buffers that are constant or come from public data alone.
+            * "ghost": ghost clipping, if you know that every step had one batch and the clipping bound never changed.
 
     Returns:
         a :class:`~darrm_torch.PrivacyProfile` with its :class:`PrivacyReading`, or a tuple of them for a folder.
@@ -166,6 +174,7 @@ def read_privacy(
             "privacy use PrivacyProfile.non_private()"
         )
     profile = PrivacyProfile.from_dp_sgd(history)  # checks every number before an Opacus accountant sees it
+    profile = PrivacyProfile.from_dp_sgd([(noise, _drawn_rate(rate), count) for noise, rate, count in history])
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
     notes = []
     if kind == "gdp":
@@ -176,24 +185,34 @@ def read_privacy(
             'noise. Train with PrivacyEngine(accountant="prv"); accept=["gdp"] if the history is known to be complete',
         )
         notes.append("Recorded by a GDP accountant; the caller vouches that its history is complete.")
-    _check_steps(history, optimizer, steps)
-    rate = _check_optimizer(source, module, optimizer)
+    if not _counted_steps(history, optimizer, steps) and (optimizer is not None or from_file):
+        notes.append("Nothing but the accountant counted the steps (SGD does not): pass steps= to check them.")
+    rate = _check_optimizer(source, module, optimizer, history)
     sampling, records, sampling_notes = _check_sampling(history, data_loader, rate, record, accept)
     notes += sampling_notes
     if optimizer is None and module is not None and not from_file:
         notes.append("The optimizer was not given: nothing checks that these are the steps of this teacher.")
     if module is None:
         notes.append("The weights were not given: nothing ties this history to a teacher.")
-    elif statistics := _running_statistics(state_of(module)):
-        refuse_unless_accepted(
-            "buffers",
-            accept,
-            f"{statistics[0]} holds statistics of raw training batches, which no accountant counts. Use GroupNorm "
-            '(opacus.validators.ModuleValidator.fix), or accept=["buffers"] if they come from public data alone',
-        )
-        notes.append(f"The caller vouches that {statistics[0]} comes from public data alone.")
+    else:
+        check_finite("module", state_of(module))
+        if buffers := _filled_buffers(module):
+            refuse_unless_accepted(
+                "buffers",
+                accept,
+                f"the buffer {buffers[0]} may hold statistics of raw training batches, which no accountant counts. Use "
+                "GroupNorm in place of BatchNorm (opacus.validators.ModuleValidator.fix); "
+                'accept=["buffers"] if it is constant or comes from public data alone',
+            )
+            notes.append(f"The caller vouches that {', '.join(buffers)} come from public data alone.")
     if any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
-        notes.append("Ghost clipping does not count the batches accumulated for a step: one batch a step is assumed.")
+        refuse_unless_accepted(
+            "ghost",
+            accept,
+            "ghost clipping counts neither the batches accumulated for a step nor changes of the clipping bound. Train "
+            'with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch and the bound never changed',
+        )
+        notes.append("Ghost clipping: the caller vouches for one batch a step and a constant clipping bound.")
     epsilon = profile.epsilon(delta)
     accountant_epsilons = []
     for name in ("prv", "rdp"):
@@ -221,6 +240,7 @@ def read_teachers(
     modules: Iterable[Any] | None = None,
     data_loaders: Iterable[Any] | None = None,
     optimizers: Iterable[Any] | None = None,
+    overlap: int | None = None,
     initial: Any = None,
     delta: float = 1e-5,
     accept: Collection[Finding] = (),
@@ -232,7 +252,7 @@ def read_teachers(
         modules: one for each teacher; not needed for files.
         data_loaders: one for each teacher.
         optimizers: one for each teacher. Nothing else ties an engine to the weights that it accounts for.
-        initial: see :func:`check_independent`.
+        overlap, initial: see :func:`check_independent`.
         delta, accept: as for :func:`read_privacy`; also "seeds".
 
     Raises:
@@ -256,10 +276,14 @@ def read_teachers(
         sources,
         modules=[state for state in weights if state is not None],
         optimizers=parts[2],
+        data_loaders=parts[1],
+        overlap=overlap,
         initial=initial,
         accept=accept,
     )
-    return profiles
+    loaders = [loader for loader in parts[1] if loader is not None]
+    found = largest_overlap(loaders) if loaders else None
+    return tuple(replace(profile, reading=replace(profile.reading, overlap=found)) for profile in profiles)
 
 
 def _read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -301,7 +325,13 @@ def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> History:
         raise InvalidArgument("history", "a list of (noise_multiplier, sample_rate, steps)", runs, cure) from error
 
 
-def _check_steps(history: History, optimizer: Any, steps: int | None) -> None:
+def _drawn_rate(rate: float) -> float:
+    """The probability of ``torch.rand(()) < rate``: ``rate`` as a float32, rounded up to a multiple of 2**-24."""
+    return min(1.0, math.ceil(max(rate, float(np.float32(rate))) * 2**24) / 2**24)
+
+
+def _counted_steps(history: History, optimizer: Any, steps: int | None) -> bool:
+    """Check the recorded steps against every other count; False if there is none."""
     recorded = sum(count for *_, count in history)
     if steps is not None and check_integer("steps", steps, low=0) != recorded:
         raise UnprovenPrivacy(
@@ -315,9 +345,10 @@ def _check_steps(history: History, optimizer: Any, steps: int | None) -> None:
             f"the optimizer took {max(counters)} steps, the accountant recorded {recorded}: some steps had no privacy. "
             "Keep the accountant's state with the optimizer's, and do not call original_optimizer.step()"
         )
+    return steps is not None or bool(counters)
 
 
-def _check_optimizer(source: Source, module: Any, optimizer: Any) -> float | None:
+def _check_optimizer(source: Source, module: Any, optimizer: Any, history: History) -> float | None:
     """The sample rate that the optimizer reports for each batch, where it can be seen."""
     if optimizer is None:
         return None
@@ -344,6 +375,12 @@ def _check_optimizer(source: Source, module: Any, optimizer: Any) -> float | Non
         raise UnprovenPrivacy(
             "this optimizer trained other weights than this teacher's. Give the module, the engine and the optimizer "
             "of one make_private together"
+        )
+    noise, (recorded, *_) = getattr(optimizer, "noise_multiplier", None), history[-1]
+    if noise is not None and noise != recorded:
+        raise UnprovenPrivacy(
+            f"the optimizer's noise_multiplier is {noise}, the accountant last recorded {recorded}. Give the "
+            "accountant of this optimizer; if a scheduler changed the noise after the last step, set it back"
         )
     bound, clipped = getattr(optimizer, "max_grad_norm", None), getattr(module, "max_grad_norm", None)
     if bound is not None and clipped is not None and bound != clipped:
@@ -372,6 +409,20 @@ def _check_sampling(
         poisson = draws_poisson(data_loader)
         sampling = "poisson" if poisson else "not poisson"
         records = len(data_loader.dataset)
+        if any(len(np.unique(positions)) < len(positions) for positions in drawn_records(data_loader).values()):
+            raise UnprovenPrivacy(
+                "the loader can draw one record several times in a batch: its positions are repeated. Remove "
+                "repetitions from the indices of the Subset and train again"
+            )
+        if poisson and replicas_of(data_loader) > 1:
+            refuse_unless_accepted(
+                "sampling",
+                accept,
+                f"each batch is drawn by {replicas_of(data_loader)} processes. If their generators have the same seed, "
+                "they draw the same places of their parts, and records are no longer drawn independently. Train in "
+                'one process; accept=["sampling"] if every process had a seed of its own',
+            )
+            notes.append("The caller vouches that the processes that drew the batches had different seeds.")
         # Opacus records 1 / len(loader). Where int(1 / rate) rounds, that is slightly more than the true rate.
         recorded = history[-1][1]
         if poisson and not (sampler.sample_rate <= recorded * (1 + 1e-9) and round(1 / recorded) == len(data_loader)):
@@ -405,11 +456,8 @@ def _check_sampling(
         notes.append("The batches were not drawn by Poisson sampling: no guarantee, by the caller's choice.")
     if sampling == "assumed":
         notes.append("The loader was not given: Poisson sampling is assumed.")
-    if records is not None and records < _FEW_RECORDS:
-        notes.append(
-            f"Trained on {records} records: sample rate and batch size depend on that number, which is taken to be "
-            "public."
-        )
+    if records is not None and (data_loader is not None or records < _FEW_RECORDS):
+        notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
     return sampling, records, notes
 
 
@@ -431,11 +479,14 @@ def _accountant_epsilon(name: str, history: History, delta: float) -> tuple[floa
     return epsilon, "" if epsilon >= 0 else f"returned {epsilon}"
 
 
-def _running_statistics(state: Mapping[str, Any]) -> list[str]:
-    """Names of running statistics that are not at their initial values."""
+def _filled_buffers(module: Any) -> list[str]:
+    """Names of buffers that training may have filled; only running statistics can be told in a state dict."""
+    if isinstance(module, Mapping):
+        buffers = {name: value for name, value in module.items() if name.endswith(("running_mean", "running_var"))}
+    else:
+        buffers = dict(unwrap_module(module).named_buffers())
     return [
         name
-        for name, value in state.items()
-        if (name.endswith("running_mean") and bool((value != 0).any()))
-        or (name.endswith("running_var") and bool((value != 1).any()))
+        for name, value in buffers.items()
+        if not name.endswith("num_batches_tracked") and bool((value != name.endswith("running_var")).any())
     ]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import check_integer
+from ..errors import InvalidArgument, check_integer
 
-__all__ = ["assign_shards", "contiguous_shards"]
+__all__ = ["assign_shards", "check_shards", "contiguous_shards"]
 
 
 def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, key: bytes) -> list[NDArray[np.int64]]:
@@ -59,3 +59,25 @@ def contiguous_shards(count: int, *, teachers: int) -> list[NDArray[np.int64]]:
     """
     check_integer("teachers", teachers, low=1)
     return [np.asarray(part, dtype=np.int64) for part in np.array_split(np.arange(count), teachers)]
+
+
+def check_shards(shards: Sequence[NDArray[np.int64]], *, records: int) -> None:
+    """Check that each shard holds different positions in ``[0, records)``, and at least one.
+
+    Raises:
+        InvalidArgument: it does not. A repeated or negative position would count a record several times.
+    """
+    for number, shard in enumerate(shards):
+        positions = np.asarray(shard)
+        if not len(positions):
+            cure = "Use fewer teachers, more records or a larger overlap."
+            raise InvalidArgument(f"shard {number}", "at least one record", 0, cure)
+        expected, problem = f"different positions in [0, {records})", ""
+        if positions.ndim != 1 or positions.dtype.kind not in "iu":
+            problem = f"an array {positions.shape} of {positions.dtype}"
+        elif positions.min() < 0 or positions.max() >= records:
+            problem = "positions outside"
+        elif len(np.unique(positions)) < len(positions):
+            problem = "repeated positions"
+        if problem:
+            raise InvalidArgument(f"shard {number}", expected, problem, "A record may count only once.")

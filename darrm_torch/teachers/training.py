@@ -23,6 +23,7 @@ from ..errors import InvalidArgument
 from ..files import write_whole
 from .checkpoints import Checkpoint, weights_digest
 from .dp_sgd import TrainingSettings, train_teacher
+from .shards import check_shards
 from .workers import prepare_workers
 
 __all__ = ["train_teachers"]
@@ -69,16 +70,12 @@ def train_teachers(
         The K files, in the order of the shards.
 
     Raises:
-        InvalidArgument: an empty shard, tensors of different lengths, or a file in the folder that is damaged or was
-            trained with other settings, on other data or with other shards.
+        InvalidArgument: an empty shard, repeated or negative positions, tensors of different lengths, or a file in the
+            folder that is damaged or was trained with other settings, on other data or with other shards.
     """
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", f"as long as inputs ({len(inputs)})", len(labels))
-    for number, shard in enumerate(shards):
-        if len(shard) == 0:
-            raise InvalidArgument(
-                f"shard {number}", "at least one record", 0, "Use fewer teachers, more records or a larger overlap."
-            )
+    check_shards(shards, records=len(inputs))
     try:
         kind = torch.device(device).type
     except RuntimeError:

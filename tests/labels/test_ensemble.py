@@ -151,8 +151,9 @@ def test_every_form_of_output() -> None:
     sigmoid = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
     nn.init.ones_(sigmoid[1].weight)
     two = copy.deepcopy(sigmoid)
+    nn.init.constant_(two[1].weight, 2.0)
     assert free([sigmoid, two]).sensitive_counts(torch.tensor([[-1.0], [1.0]])).tolist() == [[2, 0], [0, 2]]
-    ten = [Returns(*torch.eye(10)[c].tolist()) for c in (8, 8, 5, 3)]
+    ten = [Returns(*((1 + n) * torch.eye(10)[c]).tolist()) for n, c in enumerate((8, 8, 5, 3))]
     assert free(ten).sensitive_counts(torch.rand(1, 1))[0].tolist() == [0, 0, 0, 1, 0, 1, 0, 0, 2, 0]
     # Among 5 and 8 only, the teacher that says 3 has equal logits: the first of the two.
     assert free(ten, classes=(5, 8)).sensitive_counts(torch.rand(1, 1)).tolist() == [[2, 2]]
@@ -162,7 +163,7 @@ def test_every_form_of_output() -> None:
     ("models", "how", "message"),
     [
         ([], {}, "number of models"),
-        ([Says(0.1)] * 2, {}, "the same one twice"),
+        ([Says(0.1)] * 2, {}, "teachers 0 and 1 with the same weights"),
         ([Says(0.1)], {"overlap": 2}, "overlap"),
         ([Says(0.1)], {"classes": (1,)}, "classes"),
         ([Says(0.1)], {"classes": (1, 1)}, "classes"),
@@ -170,7 +171,7 @@ def test_every_form_of_output() -> None:
         ([Says(0.1)], {"classes": (0, 1.0)}, "classes"),
         ([Says(0.1)], {"classes": 1}, "classes"),
         ([Says(0.1)], {"delta": 1.5}, "delta"),
-        ([object()], {}, "PyTorch modules"),
+        ([object()], {}, "PyTorch module"),
     ],
 )
 def test_wrong_construction(models: list[Any], how: dict[str, Any], message: str) -> None:
@@ -523,7 +524,10 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
     ledger = dt.PrivacyLedger(tmp_path / "week.sqlite", dt.PrivacyGuarantee(epsilon=20.0, delta=1e-5))
     mechanism = dt.GNMax(sigma=12.5546, teachers=5, classes=3)
     ensemble = dt.PrivateMajorityEnsemble(
-        [Returns(*torch.eye(3)[c].tolist()) for c in (0, 1, 1, 2, 0)], mechanism, overlap=1, ledger=ledger
+        [Returns(*((1 + n) * torch.eye(3)[c]).tolist()) for n, c in enumerate((0, 1, 1, 2, 0))],
+        mechanism,
+        overlap=1,
+        ledger=ledger,
     )
     told = ensemble.privacy_report(as_dict=True)
     assert (told["version"], told["date"][:2]) == (dt.__version__, "20")
@@ -654,7 +658,7 @@ class WritesIntoItsInputs(nn.Module):
 
 @pytest.mark.parametrize("count", [3, 40])
 def test_no_teacher_changes_what_another_sees(count: int) -> None:
-    ensemble = free([WritesIntoItsInputs(-1.0) for _ in range(count)])
+    ensemble = free([WritesIntoItsInputs(-1.0 - n) for n in range(count)])
     inputs = torch.ones(2, 1)
     assert ensemble.sensitive_votes(inputs).tolist() == [[0, 0]] * count
     assert ensemble(inputs).tolist() == [0, 0]

@@ -407,7 +407,7 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
         "at most 2 of the 4",
         "adding or removing one record",
         "Poisson",
-        "same random seed",
+        "share noise or batches",
         "same trained teachers",
     ):
         assert fact in words
@@ -450,3 +450,32 @@ def test_bad_arguments_are_refused(name, value):
     values = {"teachers": [PAPER] * 3, "mechanism": Fake(), "labels": 1, "delta": 1e-4} | {name: value}
     with pytest.raises(InvalidArgument, match=name):
         dt.total_privacy(**values)
+
+
+@pytest.mark.parametrize(
+    "teachers", [PAPER, PrivacyGuarantee(epsilon=0.1), {PAPER}, {PAPER: 3}, iter([PAPER] * 3), 3, ""]
+)
+def test_teachers_are_a_sequence_of_one_promise_each(teachers: Any) -> None:
+    with pytest.raises(InvalidArgument, match="teachers must be a sequence with one guarantee or profile for each"):
+        dt.total_privacy(teachers=teachers, mechanism=Fake(), labels=1, delta=1e-4)
+
+
+def test_the_teacher_of_the_wrong_type_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"teachers\[1\] must be .*, got \(8, 1e-05\). Write PrivacyGuarantee"):
+        dt.total_privacy(teachers=[PAPER, (8, 1e-5)], mechanism=Fake(), labels=1, delta=1e-4)
+    with pytest.raises(InvalidArgument, match=r"teachers\[0\] must be a PrivacyGuarantee or a PrivacyProfile"):
+        dt.total_privacy(teachers=[[PAPER] * 3], mechanism=Fake(), labels=1, delta=1e-4)
+
+
+def test_unlike_teachers_are_each_charged_for_what_they_promise() -> None:
+    """Their epsilons add up; no teacher gets the benefit of the guarantee of another one."""
+    unlike = [PrivacyGuarantee(epsilon=e, delta=d) for e, d in ((0.1, 1e-5), (0.3, 0.0), (0.2, 1e-6))]
+    total = dt.total_privacy(teachers=unlike, mechanism=Fake(), labels=1, delta=1.2e-5)
+    assert total.epsilon == pytest.approx(0.6, rel=1e-12)
+    assert by_name(total)["publishing the teachers"].key == "publishing"
+
+
+def test_every_route_has_a_key_of_its_own() -> None:
+    total = dt.total_privacy(teachers=[PAPER], mechanism=Fake(), labels=1, delta=1e-4)
+    keys = [route["key"] for route in total.to_dict()["routes"]]
+    assert keys == ["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]

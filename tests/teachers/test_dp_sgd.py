@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from darrm_torch import InvalidArgument, TrainingSettings
+from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy
 from darrm_torch.teachers.dp_sgd import train_teacher
 
 
@@ -110,3 +110,46 @@ def test_a_seed_repeats_a_run() -> None:
     setting = TrainingSettings(batch_size=20, epochs=1)
     runs = [train_teacher(build, *some_data(60), shard_size=60, settings=setting, seeds=(3, 4)) for _ in range(2)]
     assert torch.equal(runs[0]["module_state_dict"]["1.weight"], runs[1]["module_state_dict"]["1.weight"])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize("noise", [0.5, None])
+def test_records_that_are_not_finite_contribute_zero(bad: float, noise: float | None) -> None:
+    # Record 3 is replaced by one whose gradient is zero: weights that are not trained, and inputs of zero.
+    inputs, labels = some_data(40)
+    inputs[3] = bad
+    setting = TrainingSettings(batch_size=10, epochs=2, noise_multiplier=noise)
+
+    def weights() -> torch.Tensor:
+        record = train_teacher(bias_free, inputs, labels, shard_size=40, settings=setting, seeds=(1, 2))
+        return record["module_state_dict"]["1.weight"]
+
+    spoiled = weights()
+    assert spoiled.isfinite().all()
+    if noise is not None:
+        inputs[3] = 0.0  # without a bias, its gradient is zero
+        assert torch.equal(spoiled, weights())
+
+
+def bias_free() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the raw batches that it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(x):
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        return self.head(x - self.mean)
+
+
+def test_a_model_that_keeps_statistics_of_raw_batches_is_refused() -> None:
+    setting = TrainingSettings(batch_size=10, epochs=1)
+    with pytest.raises(UnprovenPrivacy, match="training changed the buffer mean"):
+        train_teacher(Centred, *some_data(40), shard_size=40, settings=setting, seeds=(1, 2))

@@ -6,8 +6,17 @@ import copy
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
-from darrm_torch import UnprovenPrivacy, check_independent, read_teachers
+from darrm_torch import (
+    InvalidArgument,
+    NoiseFreeMajority,
+    PrivateMajorityEnsemble,
+    UnprovenPrivacy,
+    check_independent,
+    read_teachers,
+)
+from darrm_torch.teachers.independence import check_different
 from tests.teachers.helpers import Net, Teacher, noisy
 
 pytestmark = [
@@ -38,7 +47,10 @@ def test_noise_generators_of_one_seed_are_refused():
     teachers = [Teacher(seed=n, noise_generator=torch.Generator().manual_seed(5)) for n in range(2)]
     engines, modules, optimizers = zip(*((one.engine, one.module, one.optimizer) for one in teachers), strict=True)
     read_teachers(engines, modules=modules)
-    with pytest.raises(UnprovenPrivacy, match="teachers 0 and 1 began with the same seed"):
+    with pytest.raises(
+        UnprovenPrivacy,
+        match="noise generator of teacher 1 began with the same seed",
+    ):
         read_teachers(engines, modules=modules, optimizers=optimizers)
     read_teachers(engines, modules=modules, optimizers=optimizers, accept=["seeds"])
     going_on = torch.Generator().manual_seed(5)
@@ -55,3 +67,104 @@ def test_a_common_start_is_taken_off():
     with pytest.raises(UnprovenPrivacy, match="started alike"):
         check_independent(modules=[one.net, other.net])
     check_independent(modules=[one.net, other.net], initial=start)
+
+
+def read_all(teachers, **options):
+    return read_teachers(
+        [one.engine for one in teachers],
+        modules=[one.module for one in teachers],
+        optimizers=[one.optimizer for one in teachers],
+        **({"data_loaders": [one.loader for one in teachers]} | options),
+    )
+
+
+def test_shared_batches_are_refused():
+    """Five teachers from one loop over one loader cost almost four times what independent batches cost."""
+    teachers = [Teacher(seed=seed) for seed in range(3)]
+    read_all(teachers)
+    shared = teachers[0].loader
+    with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 2 share one data loader"):
+        read_all(teachers, data_loaders=[shared, teachers[1].loader, shared])
+    with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 1 share one batch sampler"):
+        check_independent(data_loaders=[DataLoader(shared.dataset, batch_sampler=shared.batch_sampler) for _ in "ab"])
+    with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 1 share one sampler"):
+        check_independent(data_loaders=[DataLoader(shared.dataset, sampler=shared.sampler) for _ in "ab"])
+    check_independent(data_loaders=[shared, shared], accept=["seeds"])
+
+
+def loader(generator):
+    from opacus.data_loader import DPDataLoader
+
+    return DPDataLoader.from_data_loader(
+        DataLoader(TensorDataset(torch.rand(50, 2)), batch_size=10), generator=generator
+    )
+
+
+def test_sampler_generators_that_repeat_batches_are_refused():
+    seeds = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
+    check_independent(data_loaders=[loader(seeds[0]), loader(seeds[2])])
+    with pytest.raises(UnprovenPrivacy, match="the sampler generator of teacher 1 are one object"):
+        check_independent(data_loaders=[loader(seeds[0]), loader(seeds[0])])
+    with pytest.raises(UnprovenPrivacy, match="the sampler generator of teacher 1 began with the same seed"):
+        check_independent(data_loaders=[loader(seeds[0]), loader(seeds[1])])
+    moved = torch.Generator().manual_seed(7)
+    moved.set_state(seeds[0].get_state())
+    with pytest.raises(UnprovenPrivacy, match="in the same state"):
+        check_independent(data_loaders=[loader(seeds[0]), loader(moved)])
+    check_independent(data_loaders=[loader(seeds[0]), loader(seeds[1])], accept=["seeds"])
+
+
+def test_noise_from_the_seed_of_a_sampler_is_refused():
+    """The same bits would decide who is drawn and what noise is added."""
+    teacher = Teacher(noise_generator=torch.Generator().manual_seed(3))
+    for owners in ([teacher.optimizer], [None, teacher.optimizer]):
+        with pytest.raises(UnprovenPrivacy, match="the sampler generator of teacher 0 began with the same seed"):
+            check_independent(optimizers=owners, data_loaders=[loader(torch.Generator().manual_seed(3))])
+
+
+def test_shards_that_were_none_are_refused():
+    """Opacus drops the sampler of a loader, so every teacher saw all records."""
+    from opacus import PrivacyEngine
+
+    data, teachers = TensorDataset(torch.randn(60, 4), torch.zeros(60, dtype=torch.int64)), []
+    for number in range(3):
+        teacher = Teacher.__new__(Teacher)
+        teacher.net, teacher.engine, teacher.criterion = Net(), PrivacyEngine(), torch.nn.CrossEntropyLoss()
+        sampler = SubsetRandomSampler(range(20 * number, 20 * number + 20))
+        teacher.module, teacher.optimizer, teacher.loader = teacher.engine.make_private(
+            module=teacher.net,
+            optimizer=torch.optim.SGD(teacher.net.parameters(), lr=0.1),
+            data_loader=DataLoader(data, batch_size=5, sampler=sampler),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        teacher.train()
+        teachers.append(teacher)
+    with pytest.raises(UnprovenPrivacy, match=r"in the data loaders of 3 teachers, but overlap is 1.*or overlap=3"):
+        read_all(teachers, overlap=1)
+    engines, modules = [one.engine for one in teachers], [one.module for one in teachers]
+    options = {"data_loaders": [one.loader for one in teachers], "delta": 1e-5}
+    with pytest.raises(UnprovenPrivacy, match="in the data loaders of 3 teachers, but overlap is 2"):
+        PrivateMajorityEnsemble.from_opacus(modules, engines, allowance=1, overlap=2, **options)
+    profiles = read_all(teachers, overlap=3)
+    assert [profile.reading.overlap for profile in profiles] == [3] * 3
+    with pytest.raises(UnprovenPrivacy, match="in the data loaders of 3 teachers, but overlap is 1"):
+        PrivateMajorityEnsemble(modules, NoiseFreeMajority(), profiles=profiles, overlap=1)
+
+
+def test_one_teacher_several_times_is_refused_where_no_accountant_is_read():
+    net, other = Net(), Net()
+    copies = {
+        "a copy": copy.deepcopy(net),
+        "wrapped": torch.nn.DataParallel(net),
+        "in half precision": copy.deepcopy(net).half(),
+        "in double precision": copy.deepcopy(net).double(),
+        "in a container": torch.nn.ModuleDict({"module": copy.deepcopy(net)}),
+    }
+    check_different([net, other, torch.nn.Flatten(), torch.nn.Flatten()])
+    for name, again in copies.items():
+        with pytest.raises(InvalidArgument, match="teachers 0 and 2 with the same weights"):
+            check_different([net, other, again])
+        if name != "in a container":
+            with pytest.raises(InvalidArgument, match="teachers 0 and 2 with the same weights"):
+                PrivateMajorityEnsemble([net, other, again], NoiseFreeMajority(), overlap=1)

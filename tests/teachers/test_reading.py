@@ -13,10 +13,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from darrm_torch import InvalidArgument, PrivacyProfile, PrivateMajorityEnsemble, UnprovenPrivacy, read_privacy
+from darrm_torch import (
+    InvalidArgument,
+    NoiseFreeMajority,
+    PrivacyProfile,
+    PrivateMajorityEnsemble,
+    UnprovenPrivacy,
+    read_privacy,
+)
 from darrm_torch.teachers.checkpoints import weights_digest
 from darrm_torch.teachers.reading import read_teachers
-from tests.teachers.helpers import STEPS, Net, Teacher, noisy, save
+from tests.teachers.helpers import RUNS, STEPS, Net, Teacher, noisy, save
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
@@ -48,14 +55,14 @@ def test_reference_values_of_the_papers_teacher():
 def test_an_engine_is_read_with_everything_seen(accountant):
     teacher = Teacher(accountant=accountant)
     profile = teacher.read(delta=1e-5, steps=10)
-    assert profile == PrivacyProfile.from_dp_sgd(STEPS)
+    assert profile == PrivacyProfile.from_dp_sgd(RUNS)
     reading = profile.reading
     assert (reading.accountant, reading.sampling, reading.records) == (accountant, "poisson", 100)
     assert reading.digest == weights_digest(teacher.net)
     assert dict(reading.accountant_epsilons)[accountant] == float(teacher.engine.get_epsilon(1e-5))
     assert all(type(value) is float for _, value in reading.accountant_epsilons)
     assert len(reading.notes) == 1
-    assert "100 records" in reading.notes[0]
+    assert "number of records (100) must be public" in reading.notes[0]
     json.dumps(asdict(reading), allow_nan=False)
 
 
@@ -79,7 +86,7 @@ def test_a_changing_noise_multiplier_is_read_in_full():
     teacher = Teacher()
     teacher.optimizer.noise_multiplier = 0.8
     teacher.train()
-    assert teacher.read().dp_sgd == ((0.8, 0.1, 10), (1.0, 0.1, 10))
+    assert teacher.read().dp_sgd == ((0.8, *RUNS[0][1:]), (1.0, *RUNS[0][1:]))
 
 
 # --- every wrapping -----------------------------------------------------------------------------------------------
@@ -98,8 +105,8 @@ def test_a_changing_noise_multiplier_is_read_in_full():
 )
 def test_every_way_of_training_is_read(private):
     teacher = Teacher(**private)
-    profile = teacher.read()
-    assert profile.dp_sgd == tuple(STEPS)
+    profile = teacher.read(accept=["ghost"])
+    assert profile.dp_sgd == RUNS
     assert profile.reading.digest == weights_digest(teacher.net)
 
 
@@ -110,7 +117,7 @@ def test_a_checkpoint_of_opacus_is_read(teacher, tmp_path):
     file = tmp_path / "teacher-000.pt"
     teacher.engine.save_checkpoint(path=file, module=teacher.module, optimizer=teacher.optimizer)
     profile = read_privacy(file)
-    assert profile == PrivacyProfile.from_dp_sgd(STEPS)
+    assert profile == PrivacyProfile.from_dp_sgd(RUNS)
     assert profile.reading.digest == weights_digest(teacher.net)
     assert profile.reading.sampling == "assumed"
 
@@ -134,7 +141,7 @@ def test_what_ties_an_engine_to_a_teacher_is_seen_or_said(teacher):
 def test_a_folder_is_read_in_order(tmp_path):
     for number in (2, 0, 1):
         teacher = Teacher(seed=number, noise_multiplier=1.0 + number)
-        save(tmp_path / f"teacher-{number:03d}.pt", teacher, sampling="poisson", shard_size=5000)
+        save(tmp_path / f"teacher-{number:03d}.pt", teacher, sampling="poisson", shard_size=5000, global_step=10)
     profiles = read_privacy(tmp_path)
     assert [profile.dp_sgd[0][0] for profile in profiles] == [1.0, 2.0, 3.0]
     assert all(p.reading.sampling == "poisson" and p.reading.records == 5000 for p in profiles)
@@ -194,7 +201,7 @@ def test_gdp_is_no_guarantee_unless_named():
     with pytest.raises(UnprovenPrivacy, match=r'central limit.*accept=\["gdp"\]'):
         teacher.read()
     profile = teacher.read(accept=["gdp"])
-    assert profile == PrivacyProfile.from_dp_sgd(STEPS)
+    assert profile == PrivacyProfile.from_dp_sgd(RUNS)
     assert any("vouches" in note for note in profile.reading.notes)
 
 
@@ -243,17 +250,19 @@ def test_accumulated_batches_are_refused(teacher):
     assert float(torch.trapezoid(excess.clamp(min=0), x)) > 1e-4
 
 
-def test_ghost_clipping_does_not_say_whether_batches_were_accumulated():
-    """Nothing forbids it there, and the accountant counts one batch a step."""
+def test_ghost_clipping_is_refused_unless_accepted_by_name():
+    """It allows batches to be accumulated, and its accountant counts one batch for each step."""
     ghost = Teacher(grad_sample_mode="ghost")
     for number, (x, y) in enumerate(ghost.loader):
         ghost.criterion(ghost.module(x), y).backward()
         if number % 2:
             ghost.optimizer.step()
             ghost.optimizer.zero_grad()
-    profile = ghost.read()
-    assert profile.dp_sgd == ((1.0, 0.1, 15),)
-    assert any("one batch a step is assumed" in note for note in profile.reading.notes)
+    with pytest.raises(UnprovenPrivacy, match=r'accept=\["ghost"\] if every step had one batch'):
+        ghost.read()
+    profile = ghost.read(accept=["ghost"])
+    assert profile.dp_sgd == ((*RUNS[0][:2], 15),)
+    assert any("vouches for one batch a step" in note for note in profile.reading.notes)
 
 
 def test_a_replaced_step_hook_or_another_engine_is_refused():
@@ -267,7 +276,7 @@ def test_a_replaced_step_hook_or_another_engine_is_refused():
 
 def test_steps_that_were_not_recorded_are_refused():
     teacher = Teacher(optimizer=torch.optim.Adam)
-    assert teacher.read(steps=10).dp_sgd == tuple(STEPS)
+    assert teacher.read(steps=10).dp_sgd == RUNS
     with pytest.raises(UnprovenPrivacy, match="recorded 10 steps, but 40 were taken"):
         teacher.read(steps=40)
     for parameter in teacher.net.parameters():
@@ -313,10 +322,10 @@ def test_statistics_of_raw_batches_are_refused_unless_named():
 
 def test_ghost_clipping_with_another_bound_is_refused():
     teacher = Teacher(grad_sample_mode="ghost")
-    teacher.read()
+    teacher.read(accept=["ghost"])
     teacher.optimizer.max_grad_norm = 0.01
     with pytest.raises(UnprovenPrivacy, match=r"clips gradients to 1\.0, the optimizer scales its noise to 0\.01"):
-        teacher.read()
+        teacher.read(accept=["ghost"])
 
 
 def test_the_adaptive_clipping_engine_is_refused():
@@ -394,6 +403,106 @@ def test_what_has_no_history_is_refused(source):
         read_privacy(source)
     with pytest.raises(InvalidArgument, match="module or a state dict"):
         read_privacy(STEPS, module=object())
+
+
+def test_noise_that_the_accountant_did_not_record_is_refused(teacher):
+    claimed = [(12.0, 0.1, 10)]
+    with pytest.raises(UnprovenPrivacy, match=r"noise_multiplier is 1\.0, the accountant last recorded 12\.0"):
+        read_privacy(claimed, module=teacher.module, data_loader=teacher.loader, optimizer=teacher.optimizer)
+    lowered = Teacher()
+    lowered.optimizer.noise_multiplier = 0.01
+    with pytest.raises(UnprovenPrivacy, match=r"noise_multiplier is 0\.01, the accountant last recorded 1\.0"):
+        lowered.read()
+
+
+def test_steps_that_nothing_counted_are_noted(teacher):
+    def noted(profile: PrivacyProfile) -> bool:
+        return any("Nothing but the accountant counted the steps" in note for note in profile.reading.notes)
+
+    assert noted(teacher.read())
+    assert not noted(teacher.read(steps=10))
+    assert not noted(Teacher(optimizer=torch.optim.Adam).read())
+
+
+class Centred(Net):
+    """Remembers the mean of the raw batches that it saw, outside the state dict too."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4), persistent=persistent)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(x):
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        return super().forward(x - self.mean)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_buffers_fed_by_raw_batches_are_refused_unless_named(persistent):
+    teacher = Teacher(net=Centred(persistent))
+    with pytest.raises(UnprovenPrivacy, match=r"the buffer mean may hold statistics of raw training batches"):
+        teacher.read()
+    assert any("vouches that mean" in note for note in teacher.read(accept=["buffers"]).reading.notes)
+
+
+def test_a_reading_without_weights_is_an_assumption_of_the_report(teacher):
+    def assumptions(**options) -> str:
+        profile = read_privacy(teacher.engine, **options)
+        ensemble = PrivateMajorityEnsemble([teacher.module], NoiseFreeMajority(), profiles=[profile])
+        return " ".join(ensemble.privacy_report(as_dict=True)["assumptions"])
+
+    assert "1 teachers, read without their weights, were not trained further" in assumptions()
+    assert "read without their weights" not in assumptions(module=teacher.module)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_refused(bad, tmp_path):
+    teacher = Teacher()
+    with torch.no_grad():
+        teacher.net.out.bias[0] = bad
+    save(tmp_path / "teacher-0.pt", teacher)
+    for read in (teacher.read, lambda: read_privacy(tmp_path / "teacher-0.pt")):
+        with pytest.raises(InvalidArgument, match=r"must be finite weights.*out\.bias is not finite"):
+            read()
+
+
+def test_repeated_positions_of_a_shard_are_refused(teacher):
+    from opacus.data_loader import DPDataLoader
+
+    repeated = torch.utils.data.Subset(teacher.loader.dataset, [*range(99), 3])
+    loader = DPDataLoader.from_data_loader(DataLoader(repeated, batch_size=10))
+    with pytest.raises(UnprovenPrivacy, match="one record several times in a batch"):
+        teacher.read(data_loader=loader)
+
+
+def test_batches_drawn_by_several_processes_are_refused_unless_named(teacher, monkeypatch):
+    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
+
+    drawn = []
+    for rank in range(2):
+        monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        generator = torch.Generator().manual_seed(0)
+        sampler = DistributedUniformWithReplacementSampler(total_size=100, sample_rate=0.1, generator=generator)
+        torch.manual_seed(0)
+        order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[rank::2].tolist()
+        drawn.append([order.index(position) for position in next(iter(sampler)).tolist()])
+    assert drawn[0] == drawn[1]  # the same places of their parts
+    loader = DataLoader(teacher.loader.dataset, batch_sampler=sampler)
+    with pytest.raises(UnprovenPrivacy, match=r"each batch is drawn by 2 processes"):
+        teacher.read(data_loader=loader)
+    reading = teacher.read(data_loader=loader, accept=["sampling"]).reading
+    assert any("processes that drew the batches" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize("rate", [1e-6, 3e-5, 0.1, 1 / 35, 0.5, 1.0])
+def test_the_24_bits_of_a_sampler_are_accounted_for(rate):
+    """Counted: the multiples of 2**-24 that Torch finds below the rate."""
+    accounted = read_privacy([(1.0, rate, 1)]).dp_sgd[0][1]
+    steps = torch.arange(2**24, dtype=torch.float32) * 2.0**-24
+    assert accounted == int((steps < rate).sum()) / 2**24
+    assert accounted >= rate
+    assert accounted / rate < 1.02
 
 
 # --- Opacus' accountants fail -----------------------------------------------------------------------------------------

@@ -101,6 +101,9 @@ def test_empty_shards_and_unequal_lengths_are_refused(tmp_path: Path) -> None:
     rest = {"build_model": build, "shard_size": 4, "settings": TrainingSettings(), "progress": False}
     with pytest.raises(InvalidArgument, match="at least one record"):
         train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(4), np.arange(0)], **rest)
+    for shard, problem in ([0, 1, 1], "repeated"), ([-1, 2], "outside"), ([4], "outside"), ([0.5], "float64"):
+        with pytest.raises(InvalidArgument, match=rf"shard 1 must be different positions in .*{problem}"):
+            train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(4), np.array(shard)], **rest)
     with pytest.raises(InvalidArgument, match="as long as inputs"):
         train_teachers(tmp_path, inputs=inputs, labels=labels[:2], shards=[np.arange(4)], **rest)
 

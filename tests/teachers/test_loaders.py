@@ -1,0 +1,84 @@
+"""What loaders draw: records through subsets and concatenations, by which samplers and generators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+
+from darrm_torch.teachers.loaders import drawn_records, draws_poisson, generators_of, largest_overlap
+
+DATA = TensorDataset(torch.rand(60, 4), torch.zeros(60, dtype=torch.int64))
+OTHER = TensorDataset(torch.rand(20, 4), torch.zeros(20, dtype=torch.int64))
+
+
+class Squares(Dataset):
+    """A data set that is no tensor."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, number: int) -> tuple[int]:
+        return (number**2,)
+
+
+class Negated(Dataset):
+    """A wrapper, as for transforms."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, number: int) -> tuple[int]:
+        return (-self.dataset[number][0],)
+
+
+def poisson(dataset: Dataset) -> DataLoader:
+    from opacus.data_loader import DPDataLoader
+
+    return DPDataLoader.from_data_loader(DataLoader(dataset, batch_size=10))
+
+
+SQUARES = Squares()
+CASES = {
+    "different data": ([DATA, OTHER], 1),
+    "the same data": ([DATA, DATA, OTHER], 2),
+    "disjoint subsets": ([Subset(DATA, range(30)), Subset(DATA, range(30, 60))], 1),
+    "overlapping subsets": ([Subset(DATA, range(i, i + 30)) for i in (0, 10, 20, 30)], 3),
+    "a negative index": ([Subset(SQUARES, [-1, 2]), Subset(SQUARES, [59])], 2),
+    "nested subsets": ([Subset(Subset(SQUARES, range(30, 60)), [5, 6]), Subset(SQUARES, [35])], 2),
+    "concatenations": ([ConcatDataset([DATA, OTHER]), ConcatDataset([OTHER, SQUARES]), Subset(OTHER, [3])], 3),
+    "views of one tensor": ([TensorDataset(DATA.tensors[0][i : i + 20]) for i in (0, 10, 40)], 2),
+    "copies": ([TensorDataset(DATA.tensors[0][[0, 1]]), TensorDataset(DATA.tensors[0][[0, 1]])], 1),
+    "wrapped": ([Negated(SQUARES), Subset(SQUARES, [3])], 2),
+}
+
+
+@pytest.mark.parametrize(("datasets", "overlap"), CASES.values(), ids=CASES)
+def test_overlap_is_counted_in_the_underlying_data(datasets: list[Dataset], overlap: int) -> None:
+    assert largest_overlap(map(poisson, datasets)) == overlap
+    assert largest_overlap(DataLoader(dataset, batch_size=10) for dataset in datasets) == overlap
+
+
+def test_a_sampler_that_opacus_drops_cuts_nothing() -> None:
+    loaders = [DataLoader(DATA, batch_size=10, sampler=SubsetRandomSampler(range(i, i + 20))) for i in (0, 20, 40)]
+    from opacus.data_loader import DPDataLoader
+
+    private = [DPDataLoader.from_data_loader(loader) for loader in loaders]
+    assert [draws_poisson(loader) for loader in (loaders[0], private[0])] == [False, True]
+    assert (largest_overlap(loaders), largest_overlap(private)) == (1, 3)
+
+
+def test_repeated_positions_are_kept() -> None:
+    (positions,) = drawn_records(poisson(Subset(SQUARES, [3, 3, 5, -1]))).values()
+    assert positions.tolist() == [3, 3, 5, 59]
+
+
+def test_generators_are_found_in_loaders_and_samplers() -> None:
+    generator = torch.Generator()
+    assert generators_of(poisson(DATA)) == []
+    assert generators_of(DataLoader(DATA, shuffle=True, generator=generator)) == [generator]
+    sampler = SubsetRandomSampler(range(5), generator=generator)
+    assert generators_of(DataLoader(DATA, sampler=sampler)) == [generator]
