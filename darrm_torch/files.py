@@ -12,11 +12,12 @@ __all__ = ["write_whole"]
 
 
 @contextlib.contextmanager
-def write_whole(path: Path) -> Iterator[Path]:
+def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
     """A temporary file in the same folder, with the same suffix, that replaces ``path`` when the block ends.
 
     If the block raises, the temporary file is removed and ``path`` stays as it was. A process that is killed can leave
-    a hidden temporary file behind, never a damaged ``path``. Permissions follow the umask, as for any new file.
+    a hidden temporary file behind, never a damaged ``path``. Permissions follow the umask, as for any new file;
+    only the owner can read or write a ``private`` one.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -25,7 +26,7 @@ def write_whole(path: Path) -> Iterator[Path]:
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, 0o600 if private else 0o666 & ~_umask())
         os.replace(name, path)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -9,7 +9,6 @@ need matplotlib (the extra ``plots``).
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -324,12 +323,12 @@ def plot_ledger(
     """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    charges = json.loads(ledger.export_json())["charges"]
+    charges = ledger.charges
     if not charges:
         raise InvalidArgument("ledger", "one with labels", "an empty one", "There is nothing to plot.")
     axes = _axes(axes)
-    times = [datetime.fromisoformat(charge["time"]) for charge in charges]
-    counts = list(itertools.accumulate(charge["labels"] for charge in charges))
+    times = [datetime.fromisoformat(charge.time) for charge in charges]
+    counts = list(itertools.accumulate(charge.labels for charge in charges))
     around = max((times[-1] - times[0]) / 20, timedelta(minutes=1))
     whole = [times[0] - around, *times, times[-1] + around]
     steps: dict[str, Any] = {"where": "post", "markevery": slice(1, -1)}

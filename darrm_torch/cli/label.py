@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, given_files, read_tensor, whole, write_labels
-from .ledger import check_kept, keep, take_over, too_dear, with_budget
+from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, one_of, option_names, typed
 from .promises import add_accept, naming
@@ -70,8 +70,6 @@ def _add_arguments(parser: Any) -> None:
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that build what a plan recommends; None where it cannot build that."""
-    from ..noise.plurality_priors import VAGUE_VOTES
-    from ..noise.priors import IndependentVotes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -79,7 +77,7 @@ def options_for(answer: Plan) -> str | None:
     if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
     family = FAMILIES[best.kind]
-    if family.optimised and answer.prior != (VAGUE_VOTES if answer.classes > 2 else IndependentVotes()):
+    if family.optimised and not answer.has_default_prior:
         return None  # this command optimises for the default prior
     options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
     if "total_target" not in family.strengths:
@@ -149,7 +147,7 @@ def _run(chosen: Any) -> int:
             with progress(None, "budget"):
                 ensemble.check_budget(batches)
         except BudgetExceeded as error:
-            raise BudgetExceeded(too_dear(error, ensemble, option if ledger is None else None)) from None
+            raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
         agreement = _expected_agreement(ensemble.mechanism, len(models), classes)
         if not chosen.json:
             _tell(ensemble, agreement, classes)

@@ -1,79 +1,75 @@
-"""The ledger: what was asked, what was answered, what it cost; durable, shared by processes, never overspent."""
+"""The ledger: labels that were given out and what they cost; durable, shared by processes, never overspent."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, NamedTuple
 
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
+from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 
-__all__ = ["Cost", "PrivacyLedger", "is_ledger"]
+__all__ = ["Charge", "Cost", "PrivacyLedger"]
 
 Cost = PrivacyGuarantee | Callable[[int], PrivacyGuarantee]
 
-_APPLICATION = 0x44615252  # "DaRR": marks the file as a ledger
-_SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE charges (number INTEGER PRIMARY KEY, labels INTEGER NOT NULL, time TEXT NOT NULL);
-CREATE TABLE labels (key BLOB PRIMARY KEY, label INTEGER NOT NULL, charge INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_IN_MEMORY = "a ledger in memory belongs to the process that made it. Give it a file to share it"
-_AT_ONCE = 500  # keys looked up in one statement
+_IN_MEMORY = "a ledger in memory belongs to the process that created it. Give it a file to share it"
 _alive: weakref.WeakSet[PrivacyLedger] = weakref.WeakSet()
-_inherited: list[sqlite3.Connection] = []
 
 
 def _after_fork() -> None:
-    """In a child: a lock held by a thread of the parent is never released; SQLite forbids even to close its files."""
+    """In a child: the parent's threads never release their locks here, and its files are locked for the parent."""
     for ledger in _alive:
-        ledger._lock = threading.RLock()
-        if ledger._process != -1:
-            _inherited.append(ledger._database)
+        ledger._lock, ledger._answering = threading.RLock(), False
+        ledger._inherited = ledger.path == ":memory:"
+        ledger._entries.close()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def is_ledger(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is one, by a look alone: SQLite would make one of an empty file."""
-    try:
-        with open(path, "rb") as stream:
-            header = stream.read(72)
-    except OSError:  # a folder, or not to be read
-        return False
-    return header.startswith(b"SQLite format 3\0") and header[68:] == _APPLICATION.to_bytes(4, "big")
+class Charge(NamedTuple):
+    """One batch of new labels: how many, and when (UTC, ISO 8601)."""
+
+    labels: int
+    time: str
 
 
 class PrivacyLedger:
-    """Gives out labels one transaction at a time: budget checked, label drawn, label and charge stored, then given out.
+    """Gives out labels one transaction at a time: checks the budget, draws, stores label and charge, then returns.
 
-    What a crash leaves: before the commit nothing was charged and nothing seen; after it the label is paid for and
-    stored, and is given to whoever asks the same question again, free of charge. Several processes may share one file;
-    together they never exceed the budget, and the same question has the same answer in all of them. A pickled ledger is
-    the name of its file. Votes, counts and coins are never stored.
+    After a crash, either nothing was charged and nothing given out, or the label is stored and paid for, and anyone who
+    asks the same question gets it free of charge. Several processes may share one file; together they never exceed the
+    budget, and a question has the same answer in all of them. A pickled ledger is the name of its file. Votes, counts
+    and the mechanism's randomness are never stored.
+
+    The file is text, readable by its owner only. A digest chains all entries, so a changed, lost or damaged entry is
+    noticed. An older copy that takes the place of the whole file cannot be noticed from the file alone. A ``head``
+    notices it: a small file in a second place, with the number of entries and their digest.
 
     Args:
-        path: a file, made if it is missing, or ":memory:".
+        path: a file, created if it is missing, or ":memory:".
         budget: the most that all labels together may cost; ``None`` keeps what the file says, no limit in a new one.
-        cost: what N labels together cost: a function of N, or one label's guarantee, of which N cost exactly N times as
-            much (in decimals, so that a hundred labels of 0.01 cost 1). Needed when there is a budget; may be given to
-            :meth:`bind`.
+        cost: the cost of N labels: a function of N, or the guarantee of one label, of which N cost exactly N times as
+            much (in decimals, so that a hundred labels of 0.01 cost 1). Needed if there is a budget; :meth:`bind` can
+            set it later.
+        head: a file, best on another disk, that notices a restored backup of the ledger; created if it is missing.
         timeout: seconds to wait for another process that is answering.
 
     Raises:
-        LedgerError: the file is damaged, read-only, no ledger, or has another budget or another label's cost.
+        LedgerError: the file is damaged, no ledger, older than its head, of a newer format, has several names (hard
+            links), or was started with another budget or another cost of a label.
 
     >>> ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=0.2), cost=PrivacyGuarantee(epsilon=0.1))
     >>> ledger.answer([b"a", b"b", b"a"], lambda new: [1 for _ in new])
@@ -85,16 +81,13 @@ class PrivacyLedger:
 given out; 0 more labels fit
     """
 
-    _process: int  # that opened the file; -1: none
-    _most: int  # labels that were seen in it
-    _database: sqlite3.Connection
-
     def __init__(
         self,
         path: str | os.PathLike[str] = ":memory:",
         budget: PrivacyGuarantee | None = None,
         *,
         cost: Cost | None = None,
+        head: str | os.PathLike[str] | None = None,
         timeout: float = 60.0,
     ) -> None:
         if budget is not None:
@@ -102,57 +95,61 @@ given out; 0 more labels fit
         self.path = os.fspath(path)
         if self.path != ":memory:":
             self.path = os.path.abspath(self.path)  # another process may work in another folder
+        elif head is not None:
+            raise InvalidArgument("head", "left out for a ledger in memory", str(head))
+        self.head = None if head is None else os.path.abspath(head)
         self._set_cost(cost)
         self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
-        self._prepare()
-        self._open()
-        with self._transaction() as database:
-            stored = self._fact(database, "budget")
-            if budget is not None and stored is None and self.count == 0:
-                database.execute(
-                    "INSERT INTO facts VALUES ('budget', ?)", (json.dumps([budget.epsilon, budget.delta]),)
-                )
-            elif budget is not None and stored != [budget.epsilon, budget.delta]:
-                kept = (
-                    "no budget"
-                    if stored is None
-                    else f"the budget {PrivacyGuarantee(epsilon=stored[0], delta=stored[1])}"
-                )
-                raise LedgerError(
-                    f"{self.path} was started with {kept}, not {budget}. Open it without a budget to keep that."
-                )
-            self._keep_cost(database, cost)
+        self._prepare(create=True)
+        if self.head is not None:
+            self._keep("head", True)
+        if budget is not None:
+            if not self.count:
+                self._keep("budget", [budget.epsilon, budget.delta])
+            kept = self.budget
+            if kept != budget:
+                started = "no budget" if kept is None else f"the budget {kept}"
+                raise LedgerError(f"{self.path} was started with {started}, not {budget}. Open it without a budget.")
+        self._keep_cost(cost)
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def bind(self, identity: Mapping[str, str], cost: Cost | None = None) -> None:
-        """Names the teachers, the mechanism and the rules that this ledger is for; the first call fixes them.
+        """Bind the ledger to teachers, a mechanism and rules; the first call fixes them.
 
         Raises:
-            LedgerError: it was kept for others.
+            LedgerError: it is bound to others; the message names which, and no value.
         """
         wanted = {str(name): str(value) for name, value in identity.items()}
-        with self._transaction() as database:
-            kept = self._fact(database, "identity")
-            if kept is None:
-                database.execute("INSERT INTO facts VALUES ('identity', ?)", (json.dumps(wanted, sort_keys=True),))
-            elif kept != wanted:
-                names = sorted(name for name in kept.keys() | wanted.keys() if kept.get(name) != wanted.get(name))
-                changes = "; ".join(f"{name}: {kept.get(name)!r} there, {wanted.get(name)!r} here" for name in names)
-                raise LedgerError(
-                    f"{self.path} was kept for others ({changes}). Use one ledger for each group of teachers; "
-                    "trained anew, they are another."
-                )
-            self._keep_cost(database, cost)
+        self._keep("identity", wanted)
+        different = self.differences(wanted)
+        if different:
+            raise LedgerError(
+                f"{self.path} belongs to another ensemble (different {', '.join(different)}). Use a separate ledger "
+                "for each group of teachers. Retrained teachers are a new group"
+            )
+        self._keep_cost(cost)
         if cost is not None:
             self._set_cost(cost)
 
+    def differences(self, identity: Mapping[str, str]) -> list[str]:
+        """The names in ``identity`` under which the ledger is bound to something else."""
+        with self._reading():
+            kept = self._facts.get("identity", identity)
+        return sorted(name for name in kept.keys() | identity.keys() if kept.get(name) != identity.get(name))
+
+    def bound(self, name: str) -> str | None:
+        """What the ledger is bound to under a name, such as ``"mechanism"``; ``None`` if nothing."""
+        with self._reading():
+            value = self._facts.get("identity", {}).get(name)
+        return None if value is None else str(value)
+
     def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int]]) -> list[int]:
-        """The label of each key: the stored one where there is one, else a new one that is charged first.
+        """The label of each key: the stored one if there is one, else a new one, which is charged.
 
         Args:
             keys: a digest of each input; equal keys get equal labels and are charged once.
-            draw: given the positions of the new keys, returns their labels. Called at most once, after the budget was
+            draw: returns labels for the positions of the new keys. It is called at most once, after the budget was
                 checked; the whole batch is answered or nothing.
 
         Raises:
@@ -160,70 +157,82 @@ given out; 0 more labels fit
             LedgerError: the file cannot be read or written; nothing was given out.
         """
         keys = _checked_keys(keys)
-        with self._transaction() as database:
-            before = self._check_history()
-            known = self._known(database, keys)
+        with self._transaction():
             new: dict[bytes, int] = {}
             for position, key in enumerate(keys):
-                if key not in known:
+                if key not in self._answers:
                     new.setdefault(key, position)
             if new:
                 self._check_budget(len(new))
-                # Charged before it is drawn: a file that cannot be written is noticed before votes are taken.
-                charge = database.execute(
-                    "INSERT INTO charges (labels, time) VALUES (?, ?)",
-                    (len(new), datetime.now(timezone.utc).isoformat(timespec="seconds")),
-                ).lastrowid
+                self._entries.reserve(256 + sum(2 * len(key) + 26 for key in new))  # a full disk shows before the votes
                 drawn = [check_integer("label", one, low=-(2**63), high=2**63 - 1) for one in draw(list(new.values()))]
                 if len(drawn) != len(new):
                     raise InvalidArgument("draw", f"a function that returns {len(new)} labels", len(drawn))
-                answers = dict(zip(new, drawn, strict=True))
-                rows = [(key, label, charge) for key, label in answers.items()]
-                database.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
-                known.update(answers)
-        self._most = max(self._most, before + len(new))
-        return [known[key] for key in keys]
+                moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
+                self._commit({"time": moment, "labels": {k.hex(): one for k, one in zip(new, drawn, strict=True)}})
+            return [self._answers[key] for key in keys]
 
     def check(self, keys: Sequence[bytes]) -> None:
-        """Whether all these keys could be answered now; charges nothing.
+        """Check that all these keys could be answered now; charges nothing.
 
         Raises:
             BudgetExceeded: the labels of those that are new would together exceed the budget.
         """
         keys = _checked_keys(keys)
-        with self._reading() as database:
-            self._check_budget(len(set(keys) - self._known(database, keys).keys()))
+        with self._reading():
+            self._check_budget(len(set(keys) - self._answers.keys()))
 
-    def note(self, name: str, words: str | None = None) -> str | None:
-        """What was first noted under this name; ``words`` are kept if nothing was. Decides nothing by itself.
+    def note(self, name: str, text: str | None = None) -> str | None:
+        """The first text that was noted under this name; ``text`` becomes it if there is none. Decides nothing.
 
         >>> PrivacyLedger().note("for", "the first survey")
         'the first survey'
         """
-        with self._transaction() as database:
-            kept = self._fact(database, f"note:{name}")
-            if kept is None and words is not None:
-                kept = str(words)
-                database.execute("INSERT INTO facts VALUES (?, ?)", (f"note:{name}", json.dumps(kept)))
+        if text is not None:
+            self._keep(f"note:{name}", str(text))
+        with self._reading():
+            kept = self._facts.get(f"note:{name}")
         return None if kept is None else str(kept)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """How many labels have been given out and charged."""
-        with self._reading() as database:
-            return int(database.execute("SELECT COUNT(*) FROM labels").fetchone()[0])
+        """The number of labels that were given out and charged."""
+        with self._reading():
+            return len(self._answers)
 
     @property
     def budget(self) -> PrivacyGuarantee | None:
         """The budget, if there is one."""
-        with self._reading() as database:
-            stored = self._fact(database, "budget")
-        return None if stored is None else PrivacyGuarantee(epsilon=stored[0], delta=stored[1])
+        with self._reading():
+            return _guarantee(self._facts.get("budget"))
+
+    @property
+    def charges(self) -> list[Charge]:
+        """All charges, the oldest first."""
+        with self._reading():
+            return list(self._charges.values())
+
+    @property
+    def trust(self) -> str:
+        """A sentence that says what would go unnoticed."""
+        if self.path == ":memory:":
+            return (
+                "The ledger is in memory and ends with its process. A new run draws and pays for the same labels again."
+            )
+        if self.head is None:
+            return (
+                "A digest chains the ledger's entries. If an older copy takes the place of the file, nothing shows it, "
+                "because the ledger has no head."
+            )
+        return (
+            f"A digest chains the ledger's entries, and a head is kept in {os.path.basename(self.head)}. An older copy "
+            "of one of them is noticed; older copies of both, restored together, are not."
+        )
 
     def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:
-        """What the labels so far cost together, or what ``labels`` would; ``None`` when no cost is known."""
+        """The cost of the labels so far, or of ``labels`` labels; ``None`` if no cost is known."""
         return None if self._cost is None else _total(self._cost, self.count if labels is None else labels)
 
     def left(self, most: int) -> int:
@@ -238,45 +247,36 @@ given out; 0 more labels fit
         return fits
 
     def report(self) -> dict[str, Any]:
-        """What was asked, of whom and at what cost, ready for JSON. Reads only."""
-        with self._reading() as database:
-            charges, first, last = database.execute("SELECT COUNT(*), MIN(time), MAX(time) FROM charges").fetchone()
-            identity = self._fact(database, "identity")
-        budget, spent = self.budget, self.spent()
+        """Labels, charges, budget and cost, ready for JSON; no digest of the teachers."""
+        charges, budget, spent = self.charges, self.budget, self.spent()
         return {
             "ledger": self.path,
-            "identity": identity,
             "labels": self.count,
-            "batches": charges,
-            "first": first,
-            "last": last,
+            "batches": len(charges),
+            "first": charges[0].time if charges else None,
+            "last": charges[-1].time if charges else None,
             "spent": _plain(spent),
             "budget": _plain(budget),
+            "trust": self.trust,
         }
 
-    def export_json(self) -> str:
-        """The whole ledger as JSON: the report, every charge, and every label with its key in hexadecimal.
+    def export_json(self, stream: IO[str]) -> None:
+        """Write the report, every charge, and every label with its key in hexadecimal, as one JSON object.
 
-        Like the file it is to be kept where the teachers are: what it is bound to has a digest of their weights.
+        Written entry by entry, so that memory does not grow with the ledger.
         """
-        with self._reading() as database:
-            charges = database.execute("SELECT number, labels, time FROM charges ORDER BY number").fetchall()
-            labels = database.execute("SELECT key, label, charge FROM labels ORDER BY charge, key").fetchall()
-        return json.dumps(
-            {
-                **self.report(),
-                "charges": [{"number": number, "labels": count, "time": time} for number, count, time in charges],
-                "answers": [{"key": key.hex(), "label": label, "charge": charge} for key, label, charge in labels],
-            },
-            indent=2,
-        )
+        stream.write(json.dumps(self.report(), indent=2)[:-2] + ',\n  "charges": [')
+        number = 0
+        for entry in self._entries.entries():
+            if "labels" in entry:
+                number += 1
+                stream.write(("," if number > 1 else "") + "\n    " + json.dumps({"number": number, **entry}))
+        stream.write("\n  ]\n}\n")
 
     def close(self) -> None:
-        """Closes the file; the ledger opens it again when it is needed. One in memory forgets nothing and stays."""
+        """Close the file; the ledger opens it again when needed. A ledger in memory forgets nothing and stays open."""
         with self._lock:
-            if self._process == os.getpid() and self.path != ":memory:":
-                self._database.close()
-                self._process = -1
+            self._entries.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivacyLedger:
         return self  # a copy of an ensemble spends from the same ledger
@@ -284,63 +284,145 @@ given out; 0 more labels fit
     def __getstate__(self) -> dict[str, Any]:
         if self.path == ":memory:":
             raise LedgerError(_IN_MEMORY)
-        return {"path": self.path, "_cost": self._cost, "_timeout": self._timeout}
+        return {"path": self.path, "head": self.head, "_cost": self._cost, "_timeout": self._timeout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set_cost(self._cost)
-        self._prepare()
+        self._prepare(create=False)
 
-    # --- the file -------------------------------------------------------------------------------------------------
+    # --- entries --------------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, create: bool) -> None:
         self._lock = threading.RLock()
-        self._process = -1
-        self._most = 0
+        self._answering = self._inherited = False
+        self._facts: dict[str, Any] = {}
+        self._answers: dict[bytes, int] = {}
+        self._charges: dict[int, Charge] = {}  # by the number of the entry
+        self._last = Mark(0, 0, "")
+        self._entries: EntryList | EntryFile = (
+            EntryList() if self.path == ":memory:" else EntryFile(self.path, self._timeout, create=create)
+        )
         _alive.add(self)
+        self._read()
+
+    def _read(self) -> None:
+        """Take in the entries that this or another process has added."""
+        head = self._checked_head()
+        with file_errors(self.path):
+            self._take_in(head)
+
+    def _take_in(self, head: dict[str, Any] | None) -> None:
+        for mark, entry in self._entries.news():
+            if "labels" in entry:
+                for key, label in entry["labels"].items():
+                    self._answers[bytes.fromhex(key)] = label
+                self._charges[mark.entries] = Charge(len(entry["labels"]), entry["time"])
+            else:
+                self._facts[entry["fact"]] = entry["value"]
+            self._last = mark
+            if head is not None and mark.entries == head["entries"] and mark.digest != head["digest"]:
+                raise LedgerError(f"{self.path} and its head {self.head} disagree. {_RESTORED}")
+        if head is not None and head["entries"] > self._last.entries:
+            raise LedgerError(
+                f"{self.path} has {self._last.entries} entries and had {head['entries']} when its head {self.head} was "
+                f"written. {_RESTORED}"
+            )
+
+    def _checked_head(self) -> dict[str, Any] | None:
+        """The head as it was last written; ``None`` if there is none yet."""
+        if self.head is None:
+            return None
+        try:
+            head = json.loads(Path(self.head).read_text(encoding="utf-8"))
+            ledger, entries, digest = head["ledger"], int(head["entries"]), str(head["digest"])
+        except FileNotFoundError:
+            if self._facts.get("head"):
+                raise LedgerError(
+                    f"{self.head} is missing, and {self.path} was kept with a head. Restore it, or open the ledger "
+                    "without a head"
+                ) from None
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{self.head} is no head of a ledger: {error}") from None
+        if ledger != self._entries.id:
+            raise LedgerError(f"{self.head} is the head of another ledger than {self.path}")
+        return {"entries": entries, "digest": digest}
+
+    def _commit(self, entry: Entry) -> None:
+        """Store an entry and take it in; the head follows before anything is given out."""
+        with file_errors(self.path):
+            self._entries.commit(entry)
+        self._read()
+        if self.head is not None:
+            head = {"ledger": self._entries.id, "entries": self._last.entries, "digest": self._last.digest}
+            with file_errors(self.head), write_whole(Path(self.head), private=True) as beside:
+                beside.write_text(json.dumps(head) + "\n", encoding="utf-8")
+
+    def _keep(self, name: str, value: Any) -> None:
+        """Store a fact unless the ledger has one of this name."""
+        with self._reading():
+            if name in self._facts:
+                return
+        with self._transaction():
+            if name not in self._facts:
+                self._commit({"fact": name, "value": value})
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            if self._inherited:
+                raise LedgerError(_IN_MEMORY)
+            if not self._answering:
+                self._read()
+            yield
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock:
+            if self._inherited:
+                raise LedgerError(_IN_MEMORY)
+            if self._answering:
+                raise LedgerError(f"{self.path} was asked while it is answering: teachers cannot ask for labels")
+            with self._entries.locked():
+                self._read()
+                try:
+                    self._answering = True
+                    yield
+                finally:
+                    self._answering = False
+
+    # --- cost -----------------------------------------------------------------------------------------------------
 
     def _set_cost(self, cost: Cost | None) -> None:
         if not (cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost)):
             raise InvalidArgument("cost", "a PrivacyGuarantee of one label or a function of the number of labels", cost)
         self._cost = cost
         self._fitting = 0  # so many labels are known to fit in the budget,
-        self._too_many: int | None = None  # and so many not to
+        self._too_many: int | None = None  # and so many are known not to
 
-    def _keep_cost(self, database: sqlite3.Connection, cost: Cost | None) -> None:
-        """One label's cost stays what it was: at another, the labels before would seem to have cost that."""
+    def _keep_cost(self, cost: Cost | None) -> None:
+        """The cost of one label never changes: otherwise the labels before would seem to have cost something else."""
         if isinstance(cost, PrivacyGuarantee):
-            stored = self._fact(database, "cost")
-            if stored is None:
-                database.execute("INSERT INTO facts VALUES ('cost', ?)", (json.dumps([cost.epsilon, cost.delta]),))
-            elif stored != [cost.epsilon, cost.delta]:
-                kept = PrivacyGuarantee(epsilon=stored[0], delta=stored[1])
-                raise LedgerError(f"{self.path} was kept at a cost of {kept} a label, not {cost}. Use another ledger.")
+            self._keep("cost", [cost.epsilon, cost.delta])
+            kept = _guarantee(self._facts["cost"])
+            if kept != cost:
+                raise LedgerError(f"{self.path} charges {kept} a label, not {cost}. Use another ledger.")
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
         cost = self._cost
         if cost is None:
-            cure = "There is a budget: pass the rule to bind()."
-            raise InvalidArgument("cost", "a rule that says what N labels cost", None, cure)
+            cure = "The ledger has a budget: pass a cost to it or to bind()."
+            raise InvalidArgument("cost", "given, to price the labels", None, cure)
         if not isinstance(cost, PrivacyGuarantee):
             total = cost(labels)
             return total.epsilon <= budget.epsilon and total.delta <= budget.delta
         pairs = ((cost.epsilon, budget.epsilon), (cost.delta, budget.delta))
         return all(_times(labels, one) <= _times(1, most) for one, most in pairs)
 
-    def _check_history(self) -> int:
-        """How many labels there are. None is ever taken back: where there were more, an older copy took the place."""
-        count = self.count
-        if count < self._most:
-            raise LedgerError(
-                f"{self.path} has {count} labels and had {self._most}: an older copy took its place. Nothing was given "
-                "out; restore the newest copy, or the labels since would be given out without a charge"
-            )
-        self._most = max(self._most, count)
-        return count
-
     def _check_budget(self, new: int) -> None:
-        budget, total = self.budget, self.count + new
-        # A price can take long to find. Fewer labels than were found to fit do fit, so few prices are asked for.
+        budget, total = _guarantee(self._facts.get("budget")), len(self._answers) + new
+        # Finding a price can take long. Fewer labels than are known to fit do fit, so few prices are needed.
         while budget is not None and total > self._fitting:
             guess = 2 * total if self._too_many is None else max(total, (total + self._too_many) // 2)
             if self._fits(guess, budget):
@@ -355,113 +437,10 @@ given out; 0 more labels fit
                     f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
                 )
 
-    @staticmethod
-    def _known(database: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, int]:
-        known: dict[bytes, int] = {}
-        for start in range(0, len(keys), _AT_ONCE):
-            some = keys[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(some))
-            known.update(database.execute(f"SELECT key, label FROM labels WHERE key IN ({marks})", some))
-        return known
 
-    def _open(self) -> None:
-        with self._lock, _one_clear_error(self.path):
-            if self._process == os.getpid():
-                return
-            if self._process != -1 and self.path == ":memory:":
-                raise LedgerError(_IN_MEMORY)
-            self._database = sqlite3.connect(
-                self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False
-            )
-            try:
-                self._tables()  # before anything is written: what is another program's stays as it is
-                self._write_ahead()
-                self._database.execute("PRAGMA synchronous=FULL")
-                # At every commit into the file itself: who copies that alone, without its -wal, must lose no charge.
-                self._database.execute("PRAGMA wal_autocheckpoint=1")
-                self._database.execute("BEGIN IMMEDIATE")
-                if not self._tables():
-                    for statement in _SCHEMA.strip().split("\n"):
-                        self._database.execute(statement)
-                    self._database.execute(f"PRAGMA application_id={_APPLICATION}")
-                ((health,),) = self._database.execute("PRAGMA quick_check(1)").fetchall()
-                (answers,) = self._database.execute("SELECT COUNT(*) FROM labels").fetchone()
-                (charged,) = self._database.execute("SELECT COALESCE(SUM(labels), 0) FROM charges").fetchone()
-                if health != "ok" or answers != charged:
-                    raise LedgerError(f"{self.path} is damaged: {health}, {answers} labels for {charged} charges")
-                self._database.execute("COMMIT")
-                self._file = _file(self.path)
-                self._process = os.getpid()  # only now: what failed is tried again, with all its checks
-            except BaseException:
-                self._database.close()  # which rolls back
-                self._process = -1
-                raise
-
-    def _write_ahead(self) -> None:
-        """Readers and a writer at once. SQLite does not wait by itself while others that start switch to it, too."""
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                self._database.execute("PRAGMA journal_mode=WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
-
-    def _tables(self) -> int:
-        """How many there are, which is none in a new ledger."""
-        (tables,) = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        (application,) = self._database.execute("PRAGMA application_id").fetchone()  # read after: set with them
-        if tables and application != _APPLICATION:
-            raise LedgerError(f"{self.path} is a database, but no ledger")
-        return int(tables)
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _one_clear_error(self.path):
-            self._open()
-            yield self._database
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as database:
-            if database.in_transaction:
-                raise LedgerError(f"{self.path} was asked while it is answering: teachers cannot ask for labels")
-            if _file(self.path) != self._file:
-                raise LedgerError(f"{self.path} was moved or replaced while it was open. Nothing was given out")
-            try:
-                database.execute("BEGIN IMMEDIATE")
-                yield database
-                database.execute("COMMIT")
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
-
-    @staticmethod
-    def _fact(database: sqlite3.Connection, name: str) -> Any:
-        row = database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
-
-
-@contextmanager
-def _one_clear_error(path: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise LedgerError(
-            f"{path} cannot be used: {error}. Nothing was given out; see who else has the file open, or restore a copy"
-        ) from error
-
-
-def _file(path: str) -> tuple[int, int] | None:
-    """Which file this is, not by name; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+_RESTORED = (
+    "One of them is an older copy. Nothing was given out. Restore the newest ledger, or labels would be drawn again"
+)
 
 
 def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:
@@ -471,8 +450,12 @@ def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:
     return keys
 
 
+def _guarantee(pair: Sequence[float] | None) -> PrivacyGuarantee | None:
+    return None if pair is None else PrivacyGuarantee(epsilon=pair[0], delta=pair[1])
+
+
 def _total(cost: Cost, labels: int) -> PrivacyGuarantee:
-    """What ``labels`` labels cost together; nothing for none."""
+    """The cost of ``labels`` labels together; nothing for none."""
     if labels == 0:
         return PrivacyGuarantee(epsilon=0.0)
     if not isinstance(cost, PrivacyGuarantee):

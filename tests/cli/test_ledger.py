@@ -42,7 +42,7 @@ def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: py
         ("--mechanism", "exponential"), ("--classes", "0 1"), ("--delta", "1e-6"),
     ):  # fmt: skip
         message = said(capsys, *second, option, *value.split(), status=2)
-        assert f"{option} must be left out, or as labels.sqlite was started ({options}), got " in message
+        assert f"{option} must be left out, or as when labels.sqlite was started ({options}), got " in message
     assert "--budget must be left out with --total-target" in said(capsys, *second, "--budget", "1", status=2)
     np.save("x.npy", np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32))
     assert "16 more labels fit" in said(capsys, *second, status=1)
@@ -53,9 +53,9 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
 ) -> None:
     said(capsys, *LABEL, "--budget", "99,1e-2")
     others = [*LABEL[:4], MODELS[1], MODELS[0], *LABEL[6:]]
-    assert "kept for other networks, or in another order (--models)." in said(capsys, *others, status=2)
+    assert "belongs to other networks, or to the same in another order (--models)." in said(capsys, *others, status=2)
     fewer = said(capsys, *LABEL, "--budget", "9,1e-2", status=2)
-    assert "--budget must be left out, or (99, 0.01)-DP, as the ledger was started, got '(9, 0.01)-DP'" in fewer
+    assert "--budget must be left out, or (99, 0.01)-DP, as in the ledger, got '(9, 0.01)-DP'" in fewer
     said(capsys, *LABEL, "--ledger", "free.sqlite")
     assert "--budget must be left out, as the" in said(
         capsys, *LABEL, "--ledger", "free.sqlite", "--budget", "9,1e-2", status=2
@@ -67,7 +67,7 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
     )  # fmt: skip
     assert ensemble.ledger.count == 0
     message = said(capsys, *GNMAX, "--ledger", "python.sqlite", "--label-target", "1,1e-5", status=2)
-    assert "kept for another noise (--mechanism, --allowance or a target, --labels" in message
+    assert "belongs to another noise (--mechanism, --allowance or a target, --labels" in message
 
 
 def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     said(capsys, *LABEL, "--ledger", "theirs.sqlite")
     text = said(capsys, "ledger", "theirs.sqlite")
     assert "Budget: none, so there is no limit." in text
-    assert "Spent: the file does not tell" in text
+    assert "Spent: not known from the file alone" in text
     ledger = dt.PrivacyLedger("own.sqlite")
     ledger.answer([b"a"], lambda new: [1])
     assert said(capsys, "ledger", "own.sqlite").startswith("1 label in 1 batch.\n")
@@ -102,9 +102,9 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     for name in ("junk.pt", "nothing", "other.sqlite", "empty"):
         before = Path(name).read_bytes() if Path(name).is_file() else None
         message = said(capsys, "ledger", name, status=2)
-        assert f"file must be a ledger, as `darrm label --ledger` makes it, got '{name}'" in message
+        assert f"file must be a ledger, as `darrm label --ledger` writes it, got '{name}'" in message
         assert before is None or Path(name).read_bytes() == before
     broken = bytearray(Path("own.sqlite").read_bytes())
-    broken[4096:8192] = bytes(4096)
+    broken[-40:-30] = bytes(10)
     Path("broken.sqlite").write_bytes(broken)
     assert "darrm: error: file: " in said(capsys, "ledger", "broken.sqlite", status=2)

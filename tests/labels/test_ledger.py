@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import decimal
 import gc
+import io
 import json
 import math
 import multiprocessing
 import os
 import pickle
 import random
+import resource
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import darrm_torch.labels.ledger as ledger_module
+import darrm_torch.labels.ledger_file as file_module
 from darrm_torch import BudgetExceeded, InvalidArgument, LedgerError, PrivacyGuarantee, PrivacyLedger
 
 ONE = PrivacyGuarantee(epsilon=0.01, delta=1e-7)
@@ -137,7 +139,7 @@ def test_budgets_do_not_depend_on_the_decimal_context():
 
 
 def test_a_price_that_falls_again_is_still_a_bound_for_fewer():
-    """Whoever asked for few labels could have asked for many: a price of many that fits covers the few."""
+    """A price of many labels that fits covers any few of them."""
 
     def cost(labels):
         return PrivacyGuarantee(epsilon=5.0 if labels % 7 else 0.5)
@@ -221,14 +223,14 @@ def test_a_ledger_that_is_asked_while_it_answers_refuses_and_stays_whole():
 @pytest.mark.slow
 def test_an_interruption_at_any_moment_leaves_the_ledger_whole(tmp_path):
     """As by Ctrl-C, at each line that runs between the question and its answer."""
-    ledger, other = (PrivacyLedger(tmp_path / "ledger.sqlite", timeout=0.05) for _ in range(2))
+    ledger, other = (PrivacyLedger(tmp_path / "ledger.ledger", timeout=0.05) for _ in range(2))
     moment, interrupted = 0, True
     while interrupted:
         moment, interrupted, steps = moment + 1, False, 0
 
         def trace(frame, event, _, moment=moment):
             nonlocal steps, interrupted
-            if frame.f_code.co_filename != ledger_module.__file__:
+            if frame.f_code.co_filename not in (ledger_module.__file__, file_module.__file__):
                 return None
             steps += event == "line"
             if steps == moment and not interrupted:
@@ -269,7 +271,7 @@ def test_bad_arguments_are_refused(change):
 
 
 def test_a_file_remembers_everything(tmp_path):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     first = PrivacyLedger(file, FOR_100, cost=ONE)
     first.bind({"teachers": "abc", "rules": "r=1"})
     first.answer(keys(1, 2), lambda new: [7, 8])
@@ -293,7 +295,7 @@ def test_a_ledger_in_memory_forgets_nothing_when_it_is_closed():
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_was_taken_away_is_noticed(tmp_path, replaced):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     ledger = PrivacyLedger(file)
     ledger.answer(keys(1), ones)
     for path in tmp_path.iterdir():
@@ -305,8 +307,8 @@ def test_a_file_that_was_taken_away_is_noticed(tmp_path, replaced):
 
 
 def test_an_older_copy_in_the_place_of_the_file_is_noticed(tmp_path):
-    """A restored backup forgets charges: at least who saw them does not go on."""
-    file = tmp_path / "ledger.sqlite"
+    """A restored backup forgets charges; a process that saw them does not go on."""
+    file = tmp_path / "ledger.ledger"
     ledger = PrivacyLedger(file, FOR_100, cost=ONE)
     ledger.answer(keys(*range(40)), ones)
     ledger.close()
@@ -314,40 +316,40 @@ def test_an_older_copy_in_the_place_of_the_file_is_noticed(tmp_path):
     ledger.answer(keys(*range(40, 100)), ones)
     ledger.close()
     file.write_bytes(content)
-    with pytest.raises(LedgerError, match="has 40 labels and had 100: an older copy"):
+    with pytest.raises(LedgerError, match="has 3 entries and had 4: an older copy"):
         ledger.answer(keys(100), forbidden)
 
 
 def test_a_copy_of_the_file_alone_has_every_charge(tmp_path):
-    """Without its -wal, as a backup script may copy it while it is open."""
-    ledger, copied = PrivacyLedger(tmp_path / "ledger.sqlite", FOR_100, cost=ONE), tmp_path / "copy.sqlite"
+    """As a backup script may copy it while it is open."""
+    ledger, copied = PrivacyLedger(tmp_path / "ledger", FOR_100, cost=ONE), tmp_path / "copy"
     for number in range(5):
         ledger.answer(keys(number), ones)
-        copied.write_bytes((tmp_path / "ledger.sqlite").read_bytes())
+        assert [path.name for path in tmp_path.iterdir() if path != copied] == ["ledger"]  # there is no second file
+        copied.write_bytes((tmp_path / "ledger").read_bytes())
         copy_of_it = PrivacyLedger(copied)
         assert (copy_of_it.count, copy_of_it.budget) == (number + 1, FOR_100)
         copy_of_it.close()
 
 
-def test_a_file_that_could_not_be_opened_is_checked_when_it_can(tmp_path):
-    file = tmp_path / "ledger.sqlite"
+def test_a_file_that_cannot_be_used_is_checked_again_when_it_can(tmp_path):
+    file = tmp_path / "ledger"
     again = pickle.loads(pickle.dumps(PrivacyLedger(file, timeout=0.05)))
     content = filled(file)
     file.write_bytes(b"\0" * 100 + content[100:])
     with pytest.raises(LedgerError):
         again.answer(keys(1), forbidden)
-    file.write_bytes(content)
-    with sqlite3.connect(file) as database:
-        database.execute("DELETE FROM labels WHERE key = ?", keys(5))
-    database.close()
-    with pytest.raises(LedgerError, match="1999 labels for 2000 charges"):
+    file.write_bytes(content.replace(b'": 1', b'": 0', 1))
+    with pytest.raises(LedgerError, match="entry 2 of 2 is not the one that was committed"):
         again.answer(keys(1), forbidden)
+    file.write_bytes(content)
+    assert again.answer(keys(1), forbidden) == [1]
 
 
 def test_a_ledger_of_others_is_refused(tmp_path):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     PrivacyLedger(file).bind({"teachers": "abc", "mechanism": "m"})
-    with pytest.raises(LedgerError, match=r"kept for others \(teachers: 'abc' there, 'xyz' here\)"):
+    with pytest.raises(LedgerError, match=r"belongs to another ensemble \(different teachers\)"):
         PrivacyLedger(file).bind({"teachers": "xyz", "mechanism": "m"})
 
 
@@ -360,30 +362,30 @@ def test_another_budget_is_refused(tmp_path):
         PrivacyLedger(tmp_path / "open", FOR_100)
 
 
-def filled(file: Path) -> bytes:
-    ledger = PrivacyLedger(file)
-    ledger.answer(keys(*range(2000)), ones)
+def filled(file: Path, labels: int = 2000) -> bytes:
+    ledger = PrivacyLedger(file, cost=ONE)
+    ledger.answer(keys(*range(labels)), ones)
     ledger.close()
     return file.read_bytes()
 
 
 def test_another_cost_of_a_label_is_refused(tmp_path):
     """Else ten labels of 0.01 would have cost 0.001 from now on, and many more would fit."""
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     PrivacyLedger(file, FOR_100, cost=ONE).answer(keys(*range(10)), ones)
     cheaper = PrivacyGuarantee(epsilon=ONE.epsilon / 10, delta=ONE.delta)
     for open_it in (
         lambda: PrivacyLedger(file, cost=cheaper),
         lambda: PrivacyLedger(file).bind({"teachers": "a"}, cost=cheaper),
     ):
-        with pytest.raises(LedgerError, match=r"at a cost of \(0\.01, 1e-07\)-DP a label, not \(0\.001, 1e-07\)-DP"):
+        with pytest.raises(LedgerError, match=r"charges \(0\.01, 1e-07\)-DP a label, not \(0\.001, 1e-07\)-DP"):
             open_it()
     assert PrivacyLedger(file, cost=ONE).left(1000) == 90
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 0.9])
 def test_a_file_cut_short_is_refused(tmp_path, share):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     content = filled(file)
     file.write_bytes(content[: max(50, int(len(content) * share))])
     with pytest.raises(LedgerError):
@@ -391,61 +393,75 @@ def test_a_file_cut_short_is_refused(tmp_path, share):
 
 
 def test_a_label_removed_from_the_file_is_noticed(tmp_path):
-    file = tmp_path / "ledger.sqlite"
-    filled(file)
-    with sqlite3.connect(file) as database:
-        database.execute("DELETE FROM labels WHERE key = ?", keys(5))
-    database.close()
-    with pytest.raises(LedgerError, match="1999 labels for 2000 charges"):
+    file = tmp_path / "ledger"
+    content = filled(file)
+    file.write_bytes(content.replace(b'"0000000000000005": 1, ', b"", 1))
+    with pytest.raises(LedgerError, match="damaged"):
         PrivacyLedger(file)
 
 
 def test_what_is_no_ledger_is_refused(tmp_path):
-    file = tmp_path / "other.sqlite"
-    with sqlite3.connect(file) as database:
-        database.execute("CREATE TABLE things (a)")
-    database.close()
-    before = file.read_bytes()
-    with pytest.raises(LedgerError, match="no ledger"):
-        PrivacyLedger(file)
-    assert file.read_bytes() == before  # not even its way of keeping a journal
-    (tmp_path / "text").write_text("not a database, but long enough to look at" * 50)
-    with pytest.raises(LedgerError):
-        PrivacyLedger(tmp_path / "text")
-    with pytest.raises(LedgerError):
-        PrivacyLedger(tmp_path / "no" / "such" / "folder")
+    for name, content in {
+        "empty": b"",
+        "text": b"not a ledger, but long enough to look at" * 50,
+        "database": b"SQLite format 3\0" + bytes(4000),
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(LedgerError, match="is no ledger"):
+            PrivacyLedger(tmp_path / name, timeout=0.05)
+        assert (tmp_path / name).read_bytes() == content
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "no" / "such" / "folder", tmp_path, tmp_path / "pipe"):
+        with pytest.raises(LedgerError):
+            PrivacyLedger(path)
 
 
-def test_a_read_only_file_is_refused(tmp_path, monkeypatch):
-    file = tmp_path / "ledger.sqlite"
-    filled(file)
-    connect = sqlite3.connect  # whoever runs the tests as root may write any file
-    monkeypatch.setattr(
-        sqlite3, "connect", lambda path, **options: connect(f"file:{path}?mode=ro", uri=True, **options)
-    )
-    with pytest.raises(LedgerError, match="readonly"):
-        PrivacyLedger(file).answer(keys(-1 % 2**63), forbidden)
+def test_a_read_only_file_is_shown_and_answers_nothing_new(tmp_path, monkeypatch):
+    file = tmp_path / "ledger"
+    PrivacyLedger(file, FOR_100).bind({"teachers": "abc"}, cost=ONE)
+    filled(file, 90)
+    opened = io.FileIO
+
+    def read_only(path, mode="r", closefd=True):
+        """As for users who may only read; root may write any file."""
+        if mode != "r":
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, mode, closefd)
+
+    monkeypatch.setattr(io, "FileIO", read_only)
+    ledger = PrivacyLedger(file, cost=ONE)
+    assert (ledger.count, ledger.budget, ledger.left(100)) == (90, FOR_100, 10)
+    assert ledger.report()["labels"] == 90
+    with pytest.raises(LedgerError, match="is read-only"):
+        ledger.answer(keys(1000), forbidden)
 
 
 def test_a_locked_file_is_one_clear_error(tmp_path):
-    file = tmp_path / "ledger.sqlite"
-    ledger = PrivacyLedger(file, timeout=0.05)
-    other = sqlite3.connect(file, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(LedgerError, match="locked"):
-        ledger.answer(keys(1), forbidden)
-    other.execute("ROLLBACK")
-    other.close()
-    assert ledger.answer(keys(1), ones) == [1]
+    file = tmp_path / "ledger"
+    ledger, other = PrivacyLedger(file, timeout=0.05), PrivacyLedger(file, timeout=0.05)
+
+    def asks_the_other(new):
+        with pytest.raises(LedgerError, match="is locked: another process is answering"):
+            other.answer(keys(1), forbidden)
+        return ones(new)
+
+    assert ledger.answer(keys(1), asks_the_other) == [1]
+    assert other.answer(keys(1), forbidden) == [1]
 
 
 def test_a_full_disk_gives_out_nothing(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "ledger.sqlite")
+    ledger = PrivacyLedger(tmp_path / "ledger")
     ledger.answer(keys(1), ones)
-    ledger._database.execute("PRAGMA max_page_count=1")
-    with pytest.raises(LedgerError, match="full"):
-        ledger.answer(keys(*range(2, 5000)), ones)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(LedgerError, match="too large"):
+            ledger.answer(keys(*range(2, 5000)), forbidden)  # noticed before any vote
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert ledger.count == 1
+    assert ledger.answer(keys(2), ones) == [1]
 
 
 def test_a_copy_of_an_ensemble_spends_from_the_same_ledger():
@@ -457,27 +473,43 @@ def test_a_copy_of_an_ensemble_spends_from_the_same_ledger():
 
 
 def test_the_report_reads_only_and_holds_no_votes(tmp_path):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     ledger = PrivacyLedger(file, FOR_100, cost=ONE)
     ledger.bind({"teachers": "abc"})
     ledger.answer(keys(1, 2), lambda new: [0, 1])
     ledger.answer(keys(3), ones)
-    before = file.read_bytes()
+    before, exported = file.read_bytes(), io.StringIO()
     report = json.loads(json.dumps(ledger.report(), allow_nan=False))
-    export = json.loads(ledger.export_json())
+    ledger.export_json(exported)
+    export = json.loads(exported.getvalue())
     assert file.read_bytes() == before
-    assert (report["labels"], report["batches"], report["identity"]) == (3, 2, {"teachers": "abc"})
+    assert (report["labels"], report["batches"]) == (3, 2)
     assert report["spent"] == {"epsilon": 0.03, "delta": 3e-7}
     assert report["budget"] == {"epsilon": 1.0, "delta": 1e-5}
     assert report["first"] <= report["last"]
-    assert [charge["labels"] for charge in export["charges"]] == [2, 1]
-    assert [(answer["key"], answer["label"]) for answer in export["answers"]] == [
-        (key.hex(), label) for key, label in zip(keys(1, 2, 3), (0, 1, 1), strict=True)
+    assert {**export, "charges": None} == {**report, "charges": None}
+    assert [(charge["number"], charge["labels"]) for charge in export["charges"]] == [
+        (1, {key.hex(): label for key, label in zip(keys(1, 2), (0, 1), strict=True)}),
+        (2, {keys(3)[0].hex(): 1}),
     ]
-    with sqlite3.connect(file) as database:
-        columns = {row[1] for table in ("labels", "charges") for row in database.execute(f"PRAGMA table_info({table})")}
-    database.close()
-    assert columns == {"key", "label", "charge", "number", "labels", "time"}
+    entries = [json.loads(line.rpartition(" ")[0]) for line in file.read_text().splitlines()[3:]]
+    assert {name for entry in entries for name in entry} == {"fact", "value", "time", "labels"}
+
+
+def test_no_report_holds_what_the_ledger_is_bound_to(tmp_path):
+    """A digest of the teachers' weights is an exact function of the training data."""
+    for path in (":memory:", tmp_path / "ledger"):
+        ledger, exported = PrivacyLedger(path), io.StringIO()
+        ledger.bind({"teachers": "5ec3e7", "rules": "r=1"})
+        ledger.answer(keys(1), ones)
+        ledger.export_json(exported)
+        with pytest.raises(LedgerError) as refused:
+            ledger.bind({"teachers": "07he2", "rules": "r=1"})
+        for text in (exported.getvalue(), str(ledger.report()), repr(ledger), str(refused.value)):
+            assert "5ec3e7" not in text
+            assert "07he2" not in text
+        assert (ledger.bound("rules"), ledger.bound("nothing")) == ("r=1", None)
+        assert ledger.differences({"teachers": "07he2", "rules": "r=1"}) == ["teachers"]
 
 
 # --- several threads and processes --------------------------------------------------------------------------------
@@ -531,7 +563,7 @@ def given_out(process: subprocess.Popen[str]) -> list[tuple[str, int]]:
 
 
 def test_two_processes_never_overspend(tmp_path):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     PrivacyLedger(file, FOR_100, cost=ONE).close()
     processes = [start(file, 0), start(file, 10_000)]
     given = [pair for process in processes for pair in given_out(process)]
@@ -539,7 +571,7 @@ def test_two_processes_never_overspend(tmp_path):
 
 
 def test_two_processes_give_the_same_answer_to_the_same_question(tmp_path):
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "ledger.ledger"
     PrivacyLedger(file).close()
     processes = [start(file, 1, shared=40), start(file, 2, shared=40)]
     answers = [dict(given_out(process)) for process in processes]
@@ -616,7 +648,7 @@ def test_a_child_forked_while_another_thread_answers_does_not_wait_for_ever(tmp_
 
 def test_a_pickled_ledger_is_the_name_of_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ledger = PrivacyLedger("ledger.sqlite", FOR_100, cost=ONE)
+    ledger = PrivacyLedger("ledger.ledger", FOR_100, cost=ONE)
     ledger.answer(keys(1), lambda new: [7])
     monkeypatch.chdir("/")
     again = pickle.loads(pickle.dumps(ledger))
@@ -648,17 +680,17 @@ def check_after_kills(file: Path, moments: list[float]) -> None:
 
 
 def test_every_label_given_out_survives_a_kill(tmp_path):
-    check_after_kills(tmp_path / "ledger.sqlite", [0.0, 0.002, 0.01, 0.03, 0.05])
+    check_after_kills(tmp_path / "ledger.ledger", [0.0, 0.002, 0.01, 0.03, 0.05])
 
 
 @pytest.mark.slow
 def test_every_label_given_out_survives_two_hundred_kills(tmp_path):
     moment = random.Random(1)
-    check_after_kills(tmp_path / "ledger.sqlite", [moment.uniform(0.0, 0.4) for _ in range(200)])
+    check_after_kills(tmp_path / "ledger.ledger", [moment.uniform(0.0, 0.4) for _ in range(200)])
 
 
 def test_a_hundred_thousand_labels_in_batches_take_less_than_ten_seconds(tmp_path):
-    ledger = PrivacyLedger(tmp_path / "ledger.sqlite", PrivacyGuarantee(epsilon=1000.0, delta=0.01), cost=ONE)
+    ledger = PrivacyLedger(tmp_path / "ledger.ledger", PrivacyGuarantee(epsilon=1000.0, delta=0.01), cost=ONE)
     begin = time.perf_counter()
     for number in range(0, 100_000, 1000):
         ledger.answer(keys(*range(number, number + 1000)), ones)

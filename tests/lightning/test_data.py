@@ -268,7 +268,7 @@ def test_nothing_of_teachers_votes_or_coins_is_left_behind(
         secrets += written(weights) + ([part for row in weights for part in written(row)] if weights.dim() > 1 else [])
 
     said = capfd.readouterr()
-    report = [teachers.privacy_report(), teachers.privacy_report(as_dict=True), teachers.ledger.export_json()]
+    report = [teachers.privacy_report(), teachers.privacy_report(as_dict=True), str(teachers.ledger.report())]
     shown = [said.out, said.err, caplog.text, student, module, teachers, runner.callback_metrics, predictions, *report]
     left = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     left |= {f"shown {number}": f"{one!s} {one!r}".encode() for number, one in enumerate(shown)}

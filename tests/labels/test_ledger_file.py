@@ -1,0 +1,348 @@
+"""A ledger's file: what a crash, a flipped byte, a second name, an old copy or an old format does to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from darrm_torch import BudgetExceeded, LedgerError, PrivacyGuarantee, PrivacyLedger
+from darrm_torch.labels.ledger_file import is_ledger
+
+ONE = PrivacyGuarantee(epsilon=0.01, delta=1e-7)
+FOR_20 = PrivacyGuarantee(epsilon=0.2, delta=2e-6)
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def ones(new):
+    return [1] * len(new)
+
+
+def forbidden(new):
+    pytest.fail("labels were drawn")
+
+
+def facts(file: Path) -> tuple[object, ...]:
+    """All that a ledger says."""
+    ledger = PrivacyLedger(file, timeout=0.05)
+    try:
+        labels = [PrivacyLedger.answer(ledger, [key(number)], forbidden) for number in range(ledger.count)]
+        return ledger.budget, ledger.count, ledger.charges, labels, ledger.bound("teachers"), ledger.note("for")
+    finally:
+        ledger.close()
+
+
+def written(file: Path, labels: int = 4) -> None:
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE)
+    ledger.bind({"teachers": "abc"})
+    ledger.note("for", "tests")
+    for number in range(labels):
+        ledger.answer([key(number)], lambda new, number=number: [number % 2])
+    ledger.close()
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_flipped_byte_is_refused_or_changes_nothing(tmp_path):
+    file = tmp_path / "ledger"
+    written(file, 2)
+    whole, content = facts(file), file.read_bytes()
+    refused = 0
+    for place in range(len(content)):
+        file.write_bytes(content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :])
+        try:
+            assert facts(file) == whole, place
+        except LedgerError:
+            refused += 1
+    assert len(content) - refused <= 2 * 124  # what is harmless is in one of the two marks
+
+
+def test_every_cut_is_refused_and_every_interrupted_commit_is_whole_or_undone(tmp_path):
+    file = tmp_path / "ledger"
+    written(file, 1)
+    before, marked = facts(file), file.read_bytes()
+    ledger = PrivacyLedger(file, cost=ONE)
+    ledger.answer([key(1)], lambda new: [1])
+    ledger.close()
+    after, content = facts(file), file.read_bytes()
+    head = len(content) - len(content[content.index(b'{"fact"') :])
+    for end in range(len(content)):
+        file.write_bytes(content[:end])
+        with pytest.raises(LedgerError):
+            facts(file)
+    for end in range(len(marked), len(content) + 1):  # killed before the mark was written
+        file.write_bytes(marked[:head] + content[head:end])
+        assert facts(file) == (after if end == len(content) else before)
+        ledger = PrivacyLedger(file, cost=ONE)
+        assert ledger.answer([key(1)], lambda new: [1]) == [1]
+        ledger.close()
+        assert facts(file)[3] == after[3]
+
+
+def test_two_entries_that_change_places_are_noticed(tmp_path):
+    file = tmp_path / "ledger"
+    written(file)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:-2], lines[-1], lines[-2]]))
+    with pytest.raises(LedgerError, match="damaged"):
+        PrivacyLedger(file)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_hard_link_is_refused(tmp_path):
+    file, other = tmp_path / "ledger", tmp_path / "other"
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE)
+    ledger.answer([key(1)], ones)
+    os.link(file, other)
+    for attempt in (lambda: ledger.answer([key(2)], forbidden), lambda: PrivacyLedger(other)):
+        with pytest.raises(LedgerError, match=r"has 2 names \(hard links\)"):
+            attempt()
+    other.unlink()
+    assert ledger.answer([key(1)], forbidden) == [1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="paths of open files are named in /proc")
+def test_two_paths_to_one_file_never_overspend(tmp_path):
+    """Like a bind mount: the link count is one, and no name tells that the two are one file."""
+    file = tmp_path / "ledger"
+    one = PrivacyLedger(file, FOR_20, cost=ONE)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    other = PrivacyLedger(f"/proc/self/fd/{folder}/ledger", cost=ONE)
+    given = 0
+    for _ in range(20):
+        for ledger in (one, other):
+            with contextlib.suppress(BudgetExceeded):
+                given += len(ledger.answer([os.urandom(8)], ones))
+    assert given == one.count == other.count == 20
+    other.close()
+    os.close(folder)
+
+
+def test_a_symbolic_link_is_the_file_that_it_names(tmp_path):
+    written(tmp_path / "ledger")
+    (tmp_path / "link").symlink_to("ledger")
+    assert facts(tmp_path / "link") == facts(tmp_path / "ledger")
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
+def test_only_the_owner_can_read_a_ledger_and_its_head(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        ledger = PrivacyLedger(tmp_path / "ledger", head=tmp_path / "head")
+        ledger.answer([key(1)], ones)
+    finally:
+        os.umask(before)
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_notices_a_restored_backup_and_a_lost_tail(tmp_path):
+    file, head = tmp_path / "ledger", tmp_path / "head"
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE, head=head)
+    ledger.answer([key(1)], ones)
+    ledger.close()
+    backup, old_head = file.read_bytes(), head.read_bytes()
+    ledger.answer([key(2)], ones)
+    ledger.close()
+    newest, new_head = file.read_bytes(), head.read_bytes()
+    file.write_bytes(backup)
+    assert PrivacyLedger(file).count == 1  # the file alone cannot tell
+    with pytest.raises(LedgerError, match="One of them is an older copy"):
+        PrivacyLedger(file, head=head)
+    PrivacyLedger(file, cost=ONE).answer([key(3)], ones)  # as long as the newest again, with another label
+    with pytest.raises(LedgerError, match="disagree"):
+        PrivacyLedger(file, head=head)
+    file.write_bytes(newest)
+    assert PrivacyLedger(file, head=head).count == 2
+    head.write_bytes(old_head)  # an older head does no harm
+    assert PrivacyLedger(file, head=head, cost=ONE).answer([key(4), key(2)], ones) == [1, 1]
+    assert json.loads(head.read_text())["entries"] > json.loads(new_head)["entries"]
+
+
+def test_a_head_that_is_missing_damaged_or_of_another_ledger_is_refused(tmp_path):
+    file, head = tmp_path / "ledger", tmp_path / "head"
+    PrivacyLedger(file, head=head).answer([key(1)], ones)
+    PrivacyLedger(tmp_path / "other", head=tmp_path / "other head")
+    with pytest.raises(LedgerError, match="head of another ledger"):
+        PrivacyLedger(file, head=tmp_path / "other head")
+    head.write_text("{}")
+    with pytest.raises(LedgerError, match="is no head"):
+        PrivacyLedger(file, head=head)
+    head.unlink()
+    with pytest.raises(LedgerError, match="is missing"):
+        PrivacyLedger(file, head=head)
+    assert PrivacyLedger(file).count == 1
+    with pytest.raises(ValueError, match="left out for a ledger in memory"):
+        PrivacyLedger(head=head)
+
+
+def test_a_ledger_says_what_would_go_unnoticed(tmp_path):
+    assert "ends with its process" in PrivacyLedger().trust
+    assert "has no head" in PrivacyLedger(tmp_path / "ledger").trust
+    assert "kept in head" in PrivacyLedger(tmp_path / "ledger", head=tmp_path / "head").trust
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+SQLITE = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE charges (number INTEGER PRIMARY KEY, labels INTEGER NOT NULL, time TEXT NOT NULL);
+CREATE TABLE labels (key BLOB PRIMARY KEY, label INTEGER NOT NULL, charge INTEGER NOT NULL) WITHOUT ROWID;
+PRAGMA application_id=1147228754;
+INSERT INTO facts VALUES ('budget', '[0.2, 2e-06]'), ('identity', '{"teachers": "abc"}'), ('note:for', '"tests"');
+INSERT INTO charges VALUES (1, 2, '2026-01-02T03:04:05+00:00'), (2, 1, '2026-01-02T03:04:06+00:00');
+INSERT INTO labels VALUES (x'0000000000000000', 0, 1), (x'0000000000000001', 1, 1), (x'0000000000000002', 0, 2);
+"""
+
+
+def old(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.executescript(SQLITE)
+
+
+def test_a_ledger_of_the_first_format_is_migrated_and_kept(tmp_path):
+    file = tmp_path / "ledger.sqlite"
+    old(file)
+    assert is_ledger(file)
+    ledger = PrivacyLedger(file, cost=ONE)
+    assert (ledger.budget, ledger.note("for"), ledger.bound("teachers")) == (FOR_20, "tests", "abc")
+    assert [charge.labels for charge in ledger.charges] == [2, 1]
+    assert ledger.charges[0].time == "2026-01-02T03:04:05+00:00"
+    assert ledger.answer([key(2), key(1), key(0)], forbidden) == [0, 1, 0]
+    assert ledger.left(100) == 17
+    assert file.read_bytes().startswith(b"darrm-torch ledger, format 0002 ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.sqlite", "ledger.sqlite.format-1"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite.format-1")) as kept:
+        assert kept.execute("SELECT COUNT(*) FROM labels").fetchone() == (3,)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM labels WHERE label = 1", "DROP TABLE facts"])
+def test_a_damaged_ledger_of_the_first_format_is_refused_and_stays(tmp_path, damage):
+    file = tmp_path / "ledger.sqlite"
+    old(file)
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute(damage)
+    with pytest.raises(LedgerError, match=r"damaged|cannot be migrated"):
+        PrivacyLedger(file)
+    assert file.read_bytes().startswith(b"SQLite")
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path):
+    file = tmp_path / "ledger"
+    written(file)
+    file.write_bytes(file.read_bytes().replace(b"format 0002", b"format 0003", 1))
+    with pytest.raises(LedgerError, match=r"has format 3, and this version reads format 2: a newer version"):
+        PrivacyLedger(file)
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_costs_the_same_however_many_labels_there_are(tmp_path, monkeypatch):
+    """Counted in bytes that are read, which no busy machine changes."""
+    monkeypatch.setattr(os, "fdatasync", lambda number: None, raising=False)
+    few, many = tmp_path / "few", tmp_path / "many"
+    PrivacyLedger(few).answer([key(number) for number in range(10)], ones)
+    PrivacyLedger(many).answer([key(number) for number in range(20_000)], ones)
+    taken = []
+    for file in (few, many):
+        ledger = PrivacyLedger(file)
+        ledger.answer([b"first"], ones)
+        start = bytes_read()
+        for number in range(50):
+            ledger.answer([b"new%d" % number], ones)
+        taken.append(bytes_read() - start)
+    assert taken[1] < 2 * taken[0]
+
+
+def bytes_read() -> int:
+    if sys.platform != "linux":
+        pytest.skip("counts of reads are in /proc")
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_single_calls_are_linear(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fdatasync", lambda number: None, raising=False)
+    ledger = PrivacyLedger(tmp_path / "ledger", PrivacyGuarantee(epsilon=1000.0, delta=0.01), cost=ONE)
+    times = []
+    for tenth in range(10):
+        begin = time.perf_counter()
+        for number in range(10_000):
+            ledger.answer([key(10_000 * tenth + number)], ones)
+        times.append(time.perf_counter() - begin)
+    assert sum(times[5:]) < 2 * sum(times[:5])
+    ledger.close()
+    begin = time.perf_counter()
+    assert PrivacyLedger(tmp_path / "ledger").count == 100_000
+    assert time.perf_counter() - begin < 30
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+WORKER = """
+import random, sys
+from darrm_torch import BudgetExceeded, PrivacyGuarantee, PrivacyLedger
+ledger = PrivacyLedger(sys.argv[1], cost=PrivacyGuarantee(epsilon=0.01, delta=1e-7), head=sys.argv[2])
+coin = random.Random(sys.argv[3])
+print("ready", flush=True)
+while True:
+    keys = [coin.randbytes(8) for _ in range(coin.choice([1, 1, 3, 400]))]
+    labels = ledger.answer(keys, lambda new: [coin.randrange(2) for _ in new])
+    for key, label in zip(keys, labels):
+        print(key.hex(), label, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_three_hundred_kills_and_three_thousand_flips(tmp_path):
+    """No label without its charge, no second draw, and every damaged file refused with one line."""
+    file, head, chance = tmp_path / "ledger", tmp_path / "head", random.Random(5)
+    out: dict[bytes, int] = {}
+    for kill in range(300):
+        command = [sys.executable, "-c", WORKER, str(file), str(head), str(kill)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0.0, 0.05))
+            os.kill(process.pid, signal.SIGKILL)
+            lines = [line.split() for line in process.stdout.read().splitlines()]
+        given = {bytes.fromhex(one[0]): int(one[1]) for one in lines if len(one) == 2 and len(one[0]) == 16}
+        out |= given
+        if kill % 10 == 0 or kill == 299:
+            ledger = PrivacyLedger(file, head=head)
+            asked = [*out] if kill == 299 else [*given]
+            assert ledger.answer(asked, forbidden) == [out[one] for one in asked]
+            assert ledger.count >= len(out)
+            ledger.close()
+    small = tmp_path / "small"
+    written(small, 12)
+    whole, content = facts(small), small.read_bytes()
+    for _ in range(3000):
+        place, bit = chance.randrange(len(content)), 1 << chance.randrange(8)
+        small.write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+        with contextlib.suppress(LedgerError):
+            assert facts(small) == whole
