@@ -306,10 +306,9 @@ def _certified(release: _Release) -> _Bound:
             f"One label is {target}, but labels of the same teachers share the randomness of their training, so these "
             "guarantees do not compose."
         )
-    several = f" The {release.labels} labels come from independent votes, so they compose."
+    several = f" One label is {target}, and the {release.labels} labels come from independent votes, so they compose."
     return PrivacyProfile.from_guarantee(target).compose(release.labels).epsilon(release.delta), (
-        f"One label is {target}: the noise is certified against all teachers with these guarantees."
-        + several * (release.labels > 1)
+        "The noise is certified against all teachers with these guarantees." + several * (release.labels > 1)
     )
 
 
