@@ -54,6 +54,7 @@ class PrivacyReading:
         accountant_epsilons: the epsilons of Opacus' own accountants for the same history, by name.
         records: the number of records that the teacher was trained on, if known.
         digest: of the teacher's weights, if they were given.
+        randomness: the generator that noise and batches were drawn from; "unknown" if nothing shows it.
         overlap: the largest number of data loaders, of all teachers read together, that can draw the same record, if
             the loaders were given.
         notes: what was not checked, and what the caller vouches for.
@@ -67,6 +68,7 @@ class PrivacyReading:
     accountant_epsilons: tuple[tuple[str, float], ...]
     records: int | None = None
     digest: str | None = None
+    randomness: str = "unknown"
     overlap: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -229,6 +231,7 @@ def read_privacy(
         accountant_epsilons=tuple(accountant_epsilons),
         records=records,
         digest=None if module is None else weights_digest(module),
+        randomness=_randomness(record, optimizer),
         notes=tuple(notes),
     )
     return replace(profile, reading=reading)
@@ -477,6 +480,13 @@ def _accountant_epsilon(name: str, history: History, delta: float) -> tuple[floa
     except Exception as error:  # it fails in many ways, and only serves for comparison
         return math.nan, f"failed ({type(error).__name__}: {error})"
     return epsilon, "" if epsilon >= 0 else f"returned {epsilon}"
+
+
+def _randomness(record: Mapping[str, Any], optimizer: Any) -> str:
+    """The generator that a file of ``train_teachers`` names, or that an optimizer of Opacus draws its noise from."""
+    if optimizer is None:
+        return str(record.get("randomness", "unknown"))
+    return "Opacus' secure mode" if getattr(optimizer, "secure_mode", False) else "Torch's generator"
 
 
 def _filled_buffers(module: Any) -> list[str]:
