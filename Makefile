@@ -6,17 +6,21 @@ READY := $(VENV)/.ready
 
 DATA ?= auto
 ARGS ?=
+# Worker processes of the tests; -n 0 runs them in one process, for a debugger.
+WORKERS ?= auto
 
-.PHONY: demo reproduce test test-all docs lint format benchmark clean help
+.PHONY: demo reproduce test test-all lowest package docs lint format benchmark clean help
 
 help:
 	@echo "make demo       private teachers -> private labels -> student, on real images (DATA=$(DATA), ARGS='...')"
-	@echo "make reproduce  the paper's figures and tables, and beyond, into runs/reproduce (ARGS='name ...')"
-	@echo "make test       the quick test suite"
-	@echo "make test-all   every test, the slow ones too"
-	@echo "make lint       ruff and mypy --strict"
+	@echo "make reproduce  the paper's figures and tables, and more, into runs/reproduce (ARGS='name ...')"
+	@echo "make test       the quick tests, on all cores (WORKERS=$(WORKERS))"
+	@echo "make test-all   every test, including slow ones"
+	@echo "make lowest     the quick tests with the lowest declared versions (ARGS=--torch: of Torch, too)"
+	@echo "make lint       ruff, mypy --strict, pylint's duplicate-code"
+	@echo "make package    wheel and sdist into dist/, checked, installed and smoke-tested"
 	@echo "make docs       the documentation, into docs/_build/html"
-	@echo "make format     ruff's formatting and fixes"
+	@echo "make format     apply ruff's formatting and fixes"
 	@echo "make benchmark  speed and memory, into runs/benchmarks (ARGS='--small --check')"
 
 demo: $(READY)
@@ -26,15 +30,22 @@ reproduce: $(READY)
 	$(BIN)/python -m recipes.reproduce $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lowest: $(READY)
+	.ci/lowest $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pylint --score=n darrm_torch recipes benchmarks
+
+package: $(READY)
+	.ci/package
 
 docs: $(READY)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
@@ -47,7 +58,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) .venv-lowest build dist *.egg-info
 
 # Installed once; again only when the list of dependencies changes.
 $(READY): pyproject.toml

@@ -71,6 +71,7 @@ from .privacy.allocation_prices import (
     self_bounding_epsilon as self_bounding_epsilon,
 )
 from .privacy.composition import (
+    as_if_redrawn as as_if_redrawn,
     general_composition as general_composition,
     optimal_composition as optimal_composition,
     simple_composition as simple_composition,
@@ -80,7 +81,6 @@ from .privacy.profiles import PrivacyProfile as PrivacyProfile
 from .privacy.totals import (
     PrivacyRoute as PrivacyRoute,
     TotalPrivacy as TotalPrivacy,
-    as_if_redrawn as as_if_redrawn,
     total_privacy as total_privacy,
 )
 from .teachers.checkpoints import load_teacher as load_teacher

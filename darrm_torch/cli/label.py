@@ -70,8 +70,6 @@ def _add_arguments(parser: Any) -> None:
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that build what a plan recommends; None where it cannot build that."""
-    from ..noise.plurality_priors import VAGUE_VOTES
-    from ..noise.priors import IndependentVotes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -79,7 +77,7 @@ def options_for(answer: Plan) -> str | None:
     if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
     family = FAMILIES[best.kind]
-    if family.optimised and answer.prior != (VAGUE_VOTES if answer.classes > 2 else IndependentVotes()):
+    if family.optimised and not answer.has_default_prior:
         return None  # this command optimises for the default prior
     options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
     if "total_target" not in family.strengths:

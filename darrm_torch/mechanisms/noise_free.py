@@ -78,7 +78,7 @@ def _allowance_of_many(teachers: int, classes: int, affected: int) -> float:
 
     Let the plurality have z votes. How much of a class's probability q can each voter alone take away, at most?
 
-    * The class ties with two or more others: all of q, whoever the voter voted for; possible if 3 z <= K <= C z.
+    * The class ties with two or more others: all of q, whatever the vote; possible if 3 z <= K <= C z.
     * It ties with one: its voters and those of the classes behind can take all of q, K - z voters altogether; that is
       most for the smallest z, and K <= 2 z + (C - 2)(z - 1).
     * It is one vote ahead of two classes or more: its voters can take all of q, the others half, because they can make

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import highspy
 import numpy as np
@@ -40,7 +40,7 @@ def optimize_noise(
     target: PrivacyGuarantee,
     overlap: int | None = None,
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
-    shape: str = "monotone",
+    shape: Literal["monotone", "free"] = "monotone",
     objective: str = "surrogate",
     on_progress: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 
@@ -31,7 +31,7 @@ def fetch_noise(
     target: PrivacyGuarantee,
     overlap: int | None = None,
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
-    shape: str = "monotone",
+    shape: Literal["monotone", "free"] = "monotone",
     objective: str = "surrogate",
     cache_dir: str | os.PathLike[str] | None = None,
     on_progress: Callable[[float], None] = lambda excess: None,
@@ -40,7 +40,8 @@ def fetch_noise(
 
     Formal guarantee: as for :func:`optimize_noise`. A stored noise function is proven again when it is read. If a file
     is damaged, belongs to other arguments or fails its check, the noise function is solved again and the file is
-    replaced, with a warning. Files are replaced as a whole, so any number of processes can share a folder.
+    replaced, with a warning. Files are replaced as a whole, so any number of processes can share a folder. Where the
+    platform's cache folder does not exist and cannot be created, or is read-only, nothing is stored, with a warning.
 
     Args:
         teachers, teacher, target, overlap, prior, shape, objective, on_progress: as for :func:`optimize_noise`.
@@ -63,13 +64,22 @@ def fetch_noise(
     question = json.dumps({name: repr(value) for name, value in arguments.items()}, sort_keys=True)
     folder = Path(platformdirs.user_cache_dir("darrm-torch") if cache_dir is None else cache_dir)
     path = folder / f"noise-{hashlib.sha256(question.encode()).hexdigest()[:32]}.json"
-    if path.exists():
-        try:
-            return _read(path, question, arguments)
-        except (OSError, DarrmError, ValueError, RecursionError) as reason:
-            warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=2)
+    try:
+        return _read(path, question, arguments)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, DarrmError, ValueError, RecursionError) as reason:
+        warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=2)
     noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
-    _write(path, question, noise)
+    try:
+        if cache_dir is None and not folder.is_absolute():
+            raise OSError("this user has no home folder")
+        _write(path, question, noise)
+    except OSError as reason:
+        if cache_dir is not None:
+            expected = "a folder that can be written to"
+            raise InvalidArgument("cache_dir", expected, str(cache_dir), str(reason)) from None
+        warnings.warn(f"the noise function is not stored in {folder}: {reason}", stacklevel=2)
     return noise
 
 
@@ -96,9 +106,6 @@ def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction
 def _write(path: Path, question: str, noise: NoiseFunction) -> None:
     text = noise.to_json()
     content = json.dumps({"question": question, "noise": text, "digest": _digest(question, text)})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with write_whole(path) as temporary:
-            temporary.write_text(content, encoding="utf-8")
-    except OSError as reason:
-        raise InvalidArgument("cache_dir", "a folder that can be written to", str(path.parent), str(reason)) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_whole(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")

@@ -25,6 +25,7 @@ __all__ = ["RatioLaw", "pair_law"]
 
 _UNIT = 2.0**-53
 _TAIL = 1e-18  # mass that each operation may move to an infinite loss
+_TWICE = 1 + 2.0**-40  # for the tails, which count twice
 _CELLS = 4096  # of a product: it costs cells**2
 _SUM_CELLS = 2048  # of a sum, which costs more
 _MOST_CELLS = 16384
@@ -66,8 +67,14 @@ class RatioLaw:
     def addition(self, epsilon: float) -> float:
         """``E (1 - e^epsilon X)+``: delta of B against A, an upper bound."""
         factor = math.exp(min(epsilon, 2 * _LARGEST)) * (1 - self.value_error - 8 * _UNIT)
-        deficit = float(self.masses @ np.maximum(1.0 - factor * self.values, 0.0))
+        with np.errstate(over="ignore"):
+            deficit = float(self.masses @ np.maximum(1.0 - factor * self.values, 0.0))
         return (deficit + self.gone) * self._slack
+
+    @property
+    def _reach(self) -> float:
+        """The largest logarithm of a positive value, or of its inverse."""
+        return float(np.abs(np.log(self.values[self.values > 0])).max(initial=0.0))
 
     @property
     def _slack(self) -> float:
@@ -75,7 +82,8 @@ class RatioLaw:
 
     def product(self, other: RatioLaw) -> RatioLaw:
         """The ratio of both releases together: independent factors."""
-        if not self.step and not other.step and len(self.values) * len(other.values) <= _EXACT:
+        few = len(self.values) * len(other.values) <= _EXACT and self._reach + other._reach <= _LARGEST
+        if few and not self.step and not other.step:
             return self._combined(
                 other,
                 values=np.multiply.outer(self.values, other.values).ravel(),
@@ -96,8 +104,7 @@ class RatioLaw:
 
     def power(self, count: int) -> RatioLaw:
         """The ratio of ``count`` independent releases with this ratio each."""
-        largest = float(np.abs(np.log(self.values[self.values > 0])).max(initial=0.0))
-        if not self.step and count * largest <= _LARGEST and _combinations(count, len(self.values)) <= _EXACT:
+        if not self.step and count * self._reach <= _LARGEST and _combinations(count, len(self.values)) <= _EXACT:
             return self._multinomial(count, sums=False)
         law, result = self, None
         while count:
@@ -254,7 +261,7 @@ class RatioLaw:
         return RatioLaw(
             values=value,
             masses=np.exp(mass + gammaln(count + 1)),
-            lost=count * self.lost,
+            lost=count * self.lost if sums else -math.expm1(count * math.log1p(-min(self.lost, 1 - _UNIT))) * _TWICE,
             gone=count * self.gone,
             mass_error=count * self.mass_error + 64 * (1 + largest) * _UNIT,
             value_error=(1 if sums else count) * self.value_error + 4 * (count + len(self.values)) * _UNIT,
@@ -272,7 +279,9 @@ class RatioLaw:
         adds: bool = False,
     ) -> RatioLaw:
         errors = self.value_error, other.value_error
-        lost, gone = self.lost + other.lost, self.gone + other.gone
+        gone = self.gone + other.gone
+        # The tails count twice, as lost and at the last value that is kept, but they are next to nothing.
+        lost = self.lost + other.lost if adds else (self.lost + (1 - self.lost) * other.lost) * _TWICE
         mass_error = self.mass_error + other.mass_error + (terms + 8) * _UNIT
         value_error = (max(errors) if adds else sum(errors)) + 16 * _UNIT
         if values is None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..errors import UnprovenPrivacy, check_integer, check_number
+from .secure import SECURE, SecureRandom
 
 __all__ = ["TrainingSettings", "train_teacher"]
 
@@ -61,6 +62,17 @@ class _Batches(TensorDataset):
         return tuple(tensor[rows] for tensor in self.tensors)
 
 
+class _SecureBatches:
+    """Poisson samples at rate 1 / ``steps``, ``steps`` an epoch."""
+
+    def __init__(self, random: SecureRandom, *, count: int, steps: int) -> None:
+        self._random, self._count, self._steps = random, count, steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self._steps):
+            yield self._random.sample(self._count, 1 / self._steps).tolist()
+
+
 def _identity(batch: Any) -> Any:
     return batch
 
@@ -100,8 +112,8 @@ def _first_parameters(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     return parameters
 
 
-def _private_optimizer(optimizer: Any, expected_batch_size: int) -> Any:
-    """Opacus' optimizer with two public constants of ours.
+def _private_optimizer(optimizer: Any, expected_batch_size: int, random: SecureRandom | None) -> Any:
+    """Opacus' optimizer with a public divisor, a rule for gradients that are not finite, and secure noise on request.
 
     The divisor is the expected batch size; Opacus computes it from the true size of the shard. And a record whose
     gradient is not finite contributes zero, silently: otherwise one record could make the whole teacher NaN.
@@ -120,6 +132,14 @@ def _private_optimizer(optimizer: Any, expected_batch_size: int) -> Any:
                 parameter.grad_sample = torch.where(kept, self._get_flat_grad_sample(parameter), 0.0)
                 parameter.summed_grad = None
             super().clip_and_accumulate()
+
+        def add_noise(self) -> None:
+            if random is None:
+                super().add_noise()
+                return
+            for parameter in self.params:
+                noise = random.normal(parameter.summed_grad, self.noise_multiplier * self.max_grad_norm)
+                parameter.grad = (parameter.summed_grad + noise).view_as(parameter)
 
     private = FiniteOptimizer(
         optimizer.original_optimizer,
@@ -149,6 +169,7 @@ def train_teacher(
     shard_size: int,
     settings: TrainingSettings,
     seeds: tuple[int, int],
+    secure: bool = False,
     device: str = "cpu",
     on_step: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -165,6 +186,7 @@ def train_teacher(
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    random = SecureRandom() if secure else None
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()
@@ -191,8 +213,14 @@ def train_teacher(
             max_grad_norm=settings.max_grad_norm,
             noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
         )
-        optimizer = _private_optimizer(optimizer, settings.batch_size)
+        optimizer = _private_optimizer(optimizer, settings.batch_size, random)
         accountant = engine.accountant
+        if random is not None:
+            loader = DataLoader(
+                dataset,
+                batch_sampler=_SecureBatches(random, count=len(dataset), steps=steps),
+                collate_fn=_identity,
+            )
     for _ in range(settings.epochs):
         for images, targets in loader:
             optimizer.zero_grad()
@@ -211,6 +239,7 @@ def train_teacher(
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
+        "randomness": SECURE if secure else "Torch's generator",
         "settings": asdict(settings),
         "shard_size": shard_size,
     }

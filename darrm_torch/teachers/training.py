@@ -23,6 +23,7 @@ from ..errors import InvalidArgument
 from ..files import write_whole
 from .checkpoints import Checkpoint, weights_digest
 from .dp_sgd import TrainingSettings, train_teacher
+from .secure import SECURE
 from .shards import check_shards
 from .workers import prepare_workers
 
@@ -42,6 +43,7 @@ def train_teachers(
     workers: int | None = None,
     device: str = "cpu",
     insecure_seed: int | None = None,
+    secure: bool = False,
     progress: bool = True,
 ) -> list[Path]:
     """Train one teacher for each shard in parallel processes, and store each in ``folder`` when it is finished.
@@ -64,6 +66,9 @@ def train_teachers(
         workers: number of parallel processes; default: the number of usable cores (1 on CUDA).
         device: ``"cpu"`` or ``"cuda"``, which falls back to the CPU without CUDA.
         insecure_seed: makes the run repeatable. Anyone who knows the seed knows the noise: for tests and studies only.
+        secure: draw noise and batches from AES-256 in counter mode, keyed by the operating system, instead of Torch's
+            generator with a 63-bit seed, and protect the noise against floating-point attacks as Opacus' secure mode
+            does. It needs ``pip install 'darrm-torch[secure]'``.
         progress: show a progress bar.
 
     Returns:
@@ -73,6 +78,8 @@ def train_teachers(
         InvalidArgument: an empty shard, repeated or negative positions, tensors of different lengths, or a file in the
             folder that is damaged or was trained with other settings, on other data or with other shards.
     """
+    if secure and insecure_seed is not None:
+        raise InvalidArgument("insecure_seed", "None with secure=True", insecure_seed, "Leave one of them out.")
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", f"as long as inputs ({len(inputs)})", len(labels))
     check_shards(shards, records=len(inputs))
@@ -88,7 +95,8 @@ def train_teachers(
     for file in files:
         if file.exists():
             record = _read_teacher(file)
-            if (record["settings"], record["shard_size"]) != (asdict(settings), shard_size):
+            as_secure = record.get("randomness") == SECURE or not secure
+            if (record["settings"], record["shard_size"]) != (asdict(settings), shard_size) or not as_secure:
                 raise InvalidArgument(
                     str(file),
                     f"trained with {settings} on shards of {shard_size}",
@@ -130,7 +138,8 @@ def train_teachers(
                     rows = torch.from_numpy(shards[number])
                     data = (inputs[rows].numpy(), labels[rows].numpy())
                     threads = max(1, workers // len(wave))
-                    job = (files[number], build_model, *data, shard_size, settings, seeds[number], device, threads)
+                    how = (shard_size, settings, seeds[number], secure, device, threads)
+                    job = (files[number], build_model, *data, *how)
                     pending.add(pool.submit(_train_one, *job))
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -197,6 +206,7 @@ def _train_one(
     shard_size: int,
     settings: TrainingSettings,
     seeds: tuple[int, int],
+    secure: bool,
     device: str,
     threads: int,
 ) -> None:
@@ -208,6 +218,7 @@ def _train_one(
         shard_size=shard_size,
         settings=settings,
         seeds=seeds,
+        secure=secure,
         device=device,
         on_step=_count_step,
     )

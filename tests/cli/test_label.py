@@ -227,6 +227,10 @@ MISTAKES = [
     ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
     ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
     ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with teacher-*.pt files, got 'empty'"),
+    (
+        (*GNMAX, "--models", *["plain-teacher-0.pt"] * 3, "--overlap", "1", "--total-target", "8,1e-5"),
+        "teachers 0 and 1 with the same weights",
+    ),
     ((*LABEL, "--build", "nets_of_a_user"), "--build must be MODULE:FUNCTION"),
     ((*LABEL, "--build", "no_such_module:build"), "No module named 'no_such_module'"),
     ((*LABEL, "--build", "nets_of_a_user:number"), "a function that returns a torch.nn.Module"),

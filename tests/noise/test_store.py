@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from darrm_torch import IndependentVotes, InvalidArgument, NoiseFunction, PrivacyGuarantee, PrivacyProfile, fetch_noise
+from darrm_torch import (
+    IndependentVotes,
+    InvalidArgument,
+    NoiseFunction,
+    PrivacyGuarantee,
+    PrivacyProfile,
+    fetch_noise,
+    optimize_noise,
+)
 from darrm_torch.noise import store
 from darrm_torch.noise.store import _digest
 
@@ -124,6 +132,18 @@ def test_the_platforms_folder_is_the_default(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(store.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
     fetch_noise(**ARGUMENTS)
     assert only_file(tmp_path / "darrm-torch").suffix == ".json"
+
+
+@pytest.mark.parametrize("place", ["file/darrm-torch", "~/.cache/darrm-torch"], ids=["read-only", "unknown user"])
+def test_without_a_home_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """For a user that the system does not know, "~" stays as it is: a folder of that name must not appear."""
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    folder = place if place.startswith("~") else str(tmp_path / place)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_: folder)
+    with pytest.warns(UserWarning, match="the noise function is not stored in"):
+        assert fetch_noise(**ARGUMENTS) == optimize_noise(**ARGUMENTS)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_no_folder(tmp_path: Path) -> None:

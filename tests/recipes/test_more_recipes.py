@@ -7,6 +7,7 @@ import functools
 import importlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 
 import darrm_torch as dt
 from recipes import data
+from recipes.models import PaperCNN
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,18 +27,52 @@ def recipe(name: str) -> Any:
     return importlib.import_module(f"recipes.{name}")
 
 
-def test_own_models_to_a_student_in_ten_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def own_models() -> tuple[Any, ...]:
+    """Models, engines and images of the recipe, from few records."""
     own = recipe("02_your_own_models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own, "load_task", functools.partial(own.load_task, limit=240))
+        return tuple(own.train_teachers_of_your_own())
+
+
+def test_readme_example_runs(own_models: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "load_task", functools.partial(own.load_task, limit=240))
-    models, engines, images = own.train_teachers_of_your_own()
-    student = own.teach_a_student(models, engines, images)
+    text = (ROOT / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len([line for line in example.splitlines() if line]) <= 10
+    namespace = dict(zip(("models", "engines", "images"), own_models, strict=True)) | {"backbone": PaperCNN()}
+    exec(example, namespace)
+    assert namespace["data"].labels.shape == (100,)
+    assert namespace["ledger"].count == 100
+    (file,) = tmp_path.rglob("*.ckpt")
+    assert torch.load(file, weights_only=True)["darrm_privacy_report"]["labels"] == 100
+
+
+def test_own_models_to_a_student_in_ten_lines(
+    own_models: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, students = recipe("02_your_own_models"), []
+    teach = own.teach_a_student
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own, "train_teachers_of_your_own", lambda: own_models)
+    monkeypatch.setattr(own, "teach_a_student", lambda *given: students.append(teach(*given)))
+    own.main()
     shown = capsys.readouterr().out
     assert "100 labels" in shown
     assert "One label is" in shown
-    assert student(images[:3]).shape == (3, 2)
+    (student,) = students
+    assert student(own_models[2][:3]).shape == (3, 2)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_your_own_models_at_full_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe("02_your_own_models").main()
+    assert "One label" in capsys.readouterr().out
     assert os.listdir(tmp_path) == []
 
 

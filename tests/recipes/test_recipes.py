@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import os
 import re
 import signal
 import sqlite3
@@ -23,7 +22,6 @@ import torch
 import darrm_torch as dt
 from darrm_torch import InvalidArgument
 from recipes import data, ten_classes
-from recipes.models import PaperCNN
 
 demo = importlib.import_module("recipes.01_private_labels")
 ten = importlib.import_module("recipes.03_ten_classes")
@@ -111,8 +109,8 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     manifest = json.loads((run / "shards.json").read_text())
     assert sorted(itertools.chain(*manifest["records"])) == list(range(300))
     before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
-    for file in (run / "students").glob("*.json"):
-        file.unlink()  # as if stopped between labelling and the students
+    for name in ("darrm-optimal", "gnmax-rdp"):
+        (run / "students" / f"{name}.json").unlink()  # as if stopped between labelling and these students
     assert demo.main([*SMALL, "--run", str(run)]) == 0
     again = json.loads((run / "results.json").read_text())
     assert stamps(run) == before
@@ -219,30 +217,6 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
         with sqlite3.connect(run / "ledgers" / f"{name}.sqlite") as database:
             now = dict(database.execute("SELECT key, label FROM labels"))
         assert labels.items() <= now.items()
-
-
-def test_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = importlib.import_module("recipes.02_your_own_models")
-    monkeypatch.chdir(tmp_path)
-    models, engines, images = own.train_teachers_of_your_own()
-    text = (ROOT / "README.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len([line for line in example.splitlines() if line]) <= 10
-    namespace = {"models": models, "engines": engines, "images": images, "backbone": PaperCNN()}
-    exec(example, namespace)
-    assert namespace["data"].labels.shape == (100,)
-    assert namespace["ledger"].count == 100
-    (file,) = tmp_path.rglob("*.ckpt")
-    assert torch.load(file, weights_only=True)["darrm_privacy_report"]["labels"] == 100
-
-
-def test_your_own_models_prints_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    importlib.import_module("recipes.02_your_own_models").main()
-    assert "One label" in capsys.readouterr().out
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow

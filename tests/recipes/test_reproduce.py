@@ -110,7 +110,7 @@ def test_differences_are_told_with_their_numbers() -> None:
     assert any("3 of 4 entries are within" in note and "5 of 6" in note for note in notes)
     (outside,) = [note for note in notes if note.startswith("Outside")]
     assert "m = 5, 100 labels, gamma_opt: 0.900 (0.030) here, 0.97 (0.01) in the paper" in outside
-    assert "Expected here 0.900" in outside
+    assert "The expectation here is 0.900" in outside
     assert outside.endswith("deviation of 0.030.")
     assert any("0.930" in note and "0.960" in note for note in notes)
 

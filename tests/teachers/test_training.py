@@ -181,6 +181,10 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "teacher-data.sha256").write_text(_data_digest(inputs, labels, [np.arange(8)]))
     assert train_teachers(tmp_path, shard_size=8, settings=setting, **arguments) == [tmp_path / "teacher-000.pt"]
     with pytest.raises(InvalidArgument, match="other settings"):
+        train_teachers(tmp_path, shard_size=8, settings=setting, secure=True, **arguments)
+    with pytest.raises(InvalidArgument, match="insecure_seed must be None with secure=True"):
+        train_teachers(tmp_path, shard_size=8, settings=setting, secure=True, insecure_seed=1, **arguments)
+    with pytest.raises(InvalidArgument, match="other settings"):
         train_teachers(tmp_path, shard_size=8, settings=TrainingSettings(epochs=2), **arguments)
     with pytest.raises(InvalidArgument, match="device must be cpu or cuda"):
         train_teachers(tmp_path, shard_size=8, settings=setting, device="abacus", **arguments)
