@@ -16,6 +16,7 @@ from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_int
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
+from ..planning.families import strongest_mechanism
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
@@ -133,6 +134,7 @@ class PrivateMajorityEnsemble(nn.Module):
         overlap: int | None = None,
         noise: Literal["one-label", "self-bounding"] = "one-label",
         teacher_promise: Literal["profile", "point"] = "profile",
+        mechanism: str | Mechanism | None = None,
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
@@ -156,6 +158,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 :class:`~darrm_torch.SelfBoundingPlurality`.
             teacher_promise: ``"profile"`` uses the whole privacy profile of the teachers; ``"point"`` uses only
                 (epsilon, Delta), as the paper does.
+            mechanism: instead of ``noise`` and ``teacher_promise``, a mechanism, or a kind of
+                :func:`~darrm_torch.strongest_mechanism`, as strong as ``allowance`` or ``target`` allows.
             classes: see the class.
             ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
@@ -172,7 +176,9 @@ class PrivateMajorityEnsemble(nn.Module):
         models, engines = list(models), list(engines)
         if len(engines) != len(models):
             raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")
-        if (allowance is None) == (target is None):
+        if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
+            raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
+        if mechanism is None and (allowance is None) == (target is None):
             raise InvalidArgument(
                 "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
             )
@@ -183,7 +189,7 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("noise", '"one-label" or "self-bounding"', noise)
         competing = class_numbers(classes)
         labels = 2 if competing is None else len(competing)
-        if labels > 2 and noise == "one-label":
+        if labels > 2 and noise == "one-label" and mechanism is None:
             raise InvalidArgument(
                 "classes",
                 'two of them with noise="one-label"',
@@ -202,10 +208,22 @@ class PrivateMajorityEnsemble(nn.Module):
         )
         count = len(profiles)
         point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
-        if noise == "self-bounding":
+        if isinstance(mechanism, str):
+            mechanism = strongest_mechanism(
+                mechanism,
+                teachers=count,
+                classes=labels,
+                teacher=profiles,
+                overlap=overlap,
+                allowance=allowance,
+                label_target=target,
+            )
+        elif mechanism is not None:
+            pass  # built by the caller
+        elif noise == "self-bounding":
             if allowance is None:
                 raise InvalidArgument("allowance", "given with self-bounding noise", None)
-            mechanism: Mechanism = (
+            mechanism = (
                 SelfBoundingPlurality(teachers=count, classes=labels, allowance=allowance, overlap=overlap)
                 if labels > 2
                 else DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))

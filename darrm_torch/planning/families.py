@@ -158,13 +158,13 @@ class Family:
         if self.adds_up:
             given |= {"overlap": request.overlap, "allowance": mechanism.certificate.allowance}
         elif self.strengths:
-            given |= {
-                "teacher": request.teacher if request.teacher.is_private else None,
-                "overlap": request.overlap,
-                "labels": request.labels if request.labels > 1 else None,
-                "label_target": request.label_target,
-                "total_target": request.total_target,
-            }
+            teacher = request.teacher if request.teacher.is_private else None
+            given |= {"teacher": teacher, "overlap": request.overlap, "label_target": request.label_target}
+            if "total_target" in self.strengths:
+                labels = request.labels if request.labels > 1 else None
+                given |= {"labels": labels, "total_target": request.total_target}
+            else:
+                given["label_target"] = request.one_label
         if self.optimised and not request.has_default_prior:
             given["prior"] = request.prior
         arguments = ", ".join(f"{name}={in_python(value)}" for name, value in given.items() if value is not None)

@@ -25,6 +25,16 @@ def test_teachers_are_read(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "Recommendation: noise-free majority" in text
 
 
+def test_a_finding_is_refused_unless_it_is_accepted(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    checkpoint = torch.load("teacher-0.pt", weights_only=True)
+    checkpoint["privacy_accountant_state_dict"]["mechanism"] = "gdp"
+    torch.save(checkpoint, "gdp.pt")
+    assert said(capsys, "teachers", "gdp.pt", status=1).endswith("(--accept gdp)\n")
+    assert "vouches" in said(capsys, "teachers", "gdp.pt", "--accept", "gdp")
+
+
 MISTAKES = [
     (("teachers", "nothing.pt"), "'nothing.pt'. Check the spelling."),
     (("teachers", "nets_of_a_user.py"), "sources must be a readable checkpoint, got 'nets_of_a_user.py'"),

@@ -429,6 +429,21 @@ def test_the_whole_profile_needs_less_noise_than_one_point(
     assert profile.noise.expected_error(prior)[0] < point.noise.expected_error(prior)[0] - 0.01
 
 
+def test_from_opacus_takes_a_kind_or_a_mechanism(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
+    _, models, engines = zip(*trained, strict=True)
+    target = dt.PrivacyGuarantee(epsilon=1.0, delta=1e-3)
+    flip = dt.PrivateMajorityEnsemble.from_opacus(
+        models, engines, delta=1e-3, target=target, mechanism="permute-and-flip"
+    )
+    assert isinstance(flip.mechanism, dt.PermuteAndFlip)
+    assert flip.total_privacy(labels=1).epsilon <= 1.0
+    same = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, mechanism=flip.mechanism)
+    assert same.mechanism is flip.mechanism
+    for wrong in ({"mechanism": flip.mechanism, "target": target}, {"mechanism": "gnmax"}, {"mechanism": "gnmx"}):
+        with pytest.raises(dt.InvalidArgument):
+            dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, **wrong)
+
+
 def test_from_opacus_states_totals_where_the_budget_is(
     trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
 ) -> None:

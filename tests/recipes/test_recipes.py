@@ -109,8 +109,8 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     manifest = json.loads((run / "shards.json").read_text())
     assert sorted(itertools.chain(*manifest["records"])) == list(range(300))
     before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
-    for file in (run / "students").glob("*.json"):
-        file.unlink()  # as if stopped between labelling and the students
+    for name in ("darrm-optimal", "gnmax-rdp"):
+        (run / "students" / f"{name}.json").unlink()  # as if stopped between labelling and these students
     assert demo.main([*SMALL, "--run", str(run)]) == 0
     again = json.loads((run / "results.json").read_text())
     assert stamps(run) == before
