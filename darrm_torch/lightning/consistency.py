@@ -139,7 +139,7 @@ def _distortion() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch:
-    """FixMatch (Sohn et al. 2020), for images: a confident prediction for a slightly changed image labels a distorted one.
+    """FixMatch (Sohn et al. 2020) for images: a confident prediction for a weakly changed image labels a distorted one.
 
     Where the student gives some class of the weakly changed image at least ``threshold``, that class is the label of
     the strongly changed one. Labelled images are weakly changed too. Each image is changed independently.
