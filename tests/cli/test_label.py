@@ -271,3 +271,10 @@ def test_a_mistake_is_one_line_that_names_it(
     trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     check_mistake(capsys, trained, *arguments, words=words)
+
+
+def test_a_ledger_in_memory_is_refused(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every run would draw all labels again, at the price of one."""
+    message = said(capsys, *LABEL, "--ledger", ":memory:", status=2)
+    assert "--ledger must be a file, got ':memory:'. A ledger in memory is gone when the command ends" in message
+    assert not Path("y.npy").exists()

@@ -57,7 +57,7 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
     fewer = said(capsys, *LABEL, "--budget", "9,1e-2", status=2)
     assert "--budget must be left out, or (99, 0.01)-DP, as in the ledger, got '(9, 0.01)-DP'" in fewer
     said(capsys, *LABEL, "--ledger", "free.sqlite")
-    assert "--budget must be left out, as the" in said(
+    assert "--budget must be left out, as in the" in said(
         capsys, *LABEL, "--ledger", "free.sqlite", "--budget", "9,1e-2", status=2
     )
     # One of Python, which notes no options.
