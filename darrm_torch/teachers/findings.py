@@ -16,4 +16,4 @@ FINDINGS: tuple[Finding, ...] = get_args(Finding)
 def refuse_unless_accepted(finding: Finding, accept: Collection[str], reason: str) -> None:
     """Raise :class:`UnprovenPrivacy` with ``reason`` unless ``finding`` is among ``accept``."""
     if finding not in accept:
-        raise UnprovenPrivacy(reason)
+        raise UnprovenPrivacy(reason, finding=finding)
