@@ -38,10 +38,12 @@ def exact_multiple(count: int, number: float) -> Fraction | float:
 
 
 def guarantee_of(pair: Sequence[float] | None) -> PrivacyGuarantee | None:
+    """The guarantee that a pair of numbers in a ledger stands for."""
     return None if pair is None else PrivacyGuarantee(epsilon=pair[0], delta=pair[1])
 
 
 def plain_guarantee(guarantee: PrivacyGuarantee | None) -> dict[str, float | None] | None:
+    """The guarantee ready for JSON; an infinite epsilon is ``None``."""
     if guarantee is None:
         return None
     return {"epsilon": guarantee.epsilon if math.isfinite(guarantee.epsilon) else None, "delta": guarantee.delta}
