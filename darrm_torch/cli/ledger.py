@@ -157,7 +157,7 @@ def with_budget(ledger: PrivacyLedger, budget: PrivacyGuarantee | None, option: 
 
 def check_kept(ledger: PrivacyLedger, identity: dict[str, str]) -> None:
     """Check that the ledger belongs to these teachers, this noise and these rules."""
-    from ..labels.ensemble import differ_by_rounding
+    from ..labels.kept import differ_by_rounding
 
     kept = json.loads(ledger.bound("mechanism") or "null")
     names = ledger.differences(identity)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,9 +25,10 @@ from ..teachers.checkpoints import weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_overlap
 from ..teachers.reading import read_teachers
+from .kept import described, kept_mechanism
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
-from .voting import VotingTeachers, checked_inputs, class_numbers, input_digests
+from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -118,7 +117,7 @@ class PrivateMajorityEnsemble(nn.Module):
         if ledger is None:
             warnings.warn(_IN_MEMORY, stacklevel=2)
         self.ledger = PrivacyLedger() if ledger is None else ledger
-        self.mechanism = mechanism = _kept_mechanism(self.ledger, mechanism)
+        self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
         super().train(False)
         if delta is None:
@@ -127,7 +126,7 @@ class PrivateMajorityEnsemble(nn.Module):
         self.delta = check_number("delta", delta, low=0, high=1)
         self._identity = {
             "teachers": weights_digest(self._teachers),
-            "mechanism": _described(mechanism),
+            "mechanism": described(mechanism),
             "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
             "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
         }
@@ -409,7 +408,7 @@ class PrivateMajorityEnsemble(nn.Module):
             self.set_extra_state(state_dict.get(prefix + "_extra_state", {}))
             teachers = self._teachers.state_dict(prefix=prefix + "_teachers.")
             for name in teachers.keys() & state_dict.keys():
-                if not _equal_weights(teachers[name], state_dict[name]):
+                if not equal_weights(teachers[name], state_dict[name]):
                     raise UnprovenPrivacy(f"{name} of this state_dict is not the weight of the teacher. {_OTHERS}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -430,20 +429,6 @@ _OTHERS = (
 )
 
 
-def _equal_weights(mine: Any, given: Any) -> bool:
-    """Whether these are the same numbers, where either may have been stored in a lower precision."""
-    if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
-        return True  # Torch raises an error of its own
-    one, other = (weight.detach().cpu() for weight in (mine, given))
-    if not (one.is_floating_point() and other.is_floating_point()):
-        return torch.equal(one, other)
-    return any(
-        torch.equal(exact.to(kind).double(), rounded.double())
-        for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
-        for exact, rounded in ((one, other), (other, one))
-    )
-
-
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
@@ -452,36 +437,6 @@ def _stated_epsilon(profile: PrivacyProfile) -> float:
     """The epsilon that a teacher's accountant reports, or ours if that is larger."""
     reading = profile.reading
     return float(max(dict(reading.accountant_epsilons).get(reading.accountant, 0.0), reading.epsilon))
-
-
-def _described(mechanism: Mechanism) -> str:
-    """The part of a mechanism's description that decides its labels, without wording that versions may change."""
-    description = mechanism.describe()
-    kept = {name: description[name] for name in ("kind", "classes", "teachers", "parameters", "secure")}
-    return json.dumps(kept, sort_keys=True)
-
-
-def _kept_mechanism(ledger: PrivacyLedger, mechanism: Mechanism) -> Mechanism:
-    """The mechanism that the ledger was started with, if this one differs from it only by rounding; else this one."""
-    kept, given = ledger.bound("mechanism"), _described(mechanism)
-    if kept is None or kept == given or not differ_by_rounding(json.loads(kept), json.loads(given)):
-        return mechanism
-    if isinstance(mechanism, DaRRM):
-        noise = ledger.note("noise")
-        return mechanism if noise is None else replace(mechanism, noise=NoiseFunction.from_json(noise))
-    parameters = json.loads(kept)["parameters"]
-    return replace(mechanism, **{one.name: parameters[one.name] for one in fields(mechanism) if one.name in parameters})
-
-
-def differ_by_rounding(one: Any, other: Any) -> bool:
-    """Whether two descriptions are equal but for the last digits of their numbers."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(differ_by_rounding(value, other[name]) for name, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(differ_by_rounding, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
-    return type(one) is type(other) and bool(one == other)
 
 
 _IN_MEMORY = (

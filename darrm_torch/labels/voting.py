@@ -17,7 +17,7 @@ from ..mechanisms import Mechanism
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 
-__all__ = ["VotingTeachers", "checked_inputs", "class_numbers", "input_digests"]
+__all__ = ["VotingTeachers", "checked_inputs", "class_numbers", "equal_weights", "input_digests"]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -248,3 +248,17 @@ def input_digests(inputs: Tensor) -> list[bytes]:
         digest.update((row.to(kind) + 0).contiguous().numpy())
         digests.append(digest.digest())
     return digests
+
+
+def equal_weights(mine: Any, given: Any) -> bool:
+    """Whether these are the same numbers, where either may have been stored in a lower precision."""
+    if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
+        return True  # Torch raises an error of its own
+    one, other = (weight.detach().cpu() for weight in (mine, given))
+    if not (one.is_floating_point() and other.is_floating_point()):
+        return torch.equal(one, other)
+    return any(
+        torch.equal(exact.to(kind).double(), rounded.double())
+        for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
+        for exact, rounded in ((one, other), (other, one))
+    )
