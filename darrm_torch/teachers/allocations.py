@@ -12,27 +12,44 @@ from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .findings import Finding, refuse_unless_accepted
 
-__all__ = ["check_constants", "check_slices", "recorded_allocation"]
+__all__ = ["check_constants", "check_slices", "recorded_allocation", "settled_allocation"]
 
 
-def recorded_allocation(profiles: Sequence[PrivacyProfile]) -> RandomAllocation | None:
-    """The allocation that the teachers' files record, if these are all teachers of one draw; else ``None``."""
+def recorded_allocation(profiles: Sequence[PrivacyProfile], *, overlap: int | None = None) -> RandomAllocation | None:
+    """The allocation that the teachers' files record, if these are all teachers of one draw; else ``None``.
+
+    ``None`` also where the caller states another ``overlap``.
+    """
     readings = [profile.reading for profile in profiles]
     if not readings or any(reading is None or reading.shard is None for reading in readings):
         return None
     allocation: RandomAllocation | None = readings[0].allocation
     draws = {reading.shard[0] for reading in readings}
     shards = {reading.shard[1] for reading in readings}
+    if allocation is not None and overlap not in (None, allocation.overlap):
+        return None
     if allocation is None or len(draws) > 1 or {reading.allocation for reading in readings} != {allocation}:
         return None
     return allocation if sorted(shards) == list(range(allocation.teachers)) and len(readings) == len(shards) else None
+
+
+def settled_allocation(
+    profiles: Sequence[PrivacyProfile],
+    allocation: RandomAllocation | None,
+    overlap: int | None,
+    neighbours: str,
+) -> tuple[RandomAllocation | None, int | None]:
+    """The allocation that is stated, or else recorded, and the overlap that goes with it."""
+    if allocation is None and neighbours == "add/remove":
+        allocation = recorded_allocation(profiles, overlap=overlap)
+    return allocation, allocation.overlap if allocation is not None and overlap is None else overlap
 
 
 def check_constants(
     allocation: RandomAllocation | None,
     profiles: Sequence[PrivacyProfile],
     *,
-    optimizers: Iterable[Any] = (),
+    optimizers: Iterable[Any] | None = None,
     accept: Collection[Finding] = (),
 ) -> None:
     """Check that sample rate, steps, noise and divisor did not depend on the shards, or that the caller vouches for it.
@@ -52,7 +69,7 @@ def check_constants(
     if allocation is None or allocation == recorded_allocation(profiles):
         return
     constants = {profile.reading.history for profile in profiles if profile.reading is not None}
-    divisors = {getattr(optimizer, "expected_batch_size", None) for optimizer in optimizers}
+    divisors = {getattr(optimizer, "expected_batch_size", None) for optimizer in optimizers or ()}
     if len(constants) > 1 or len(divisors) > 1:
         raise UnprovenPrivacy(
             "the teachers have different sample rates, steps, noise or expected batch sizes, as Opacus computes them "
@@ -68,13 +85,13 @@ def check_constants(
     )
 
 
-def check_slices(data_loaders: Iterable[Any], *, overlap: int, accept: Collection[Finding] = ()) -> None:
+def check_slices(data_loaders: Iterable[Any] | None, *, overlap: int, accept: Collection[Finding] = ()) -> None:
     """Check that loaders which draw from parts of one data set do not draw from equal slices of it.
 
     Raises:
         UnprovenPrivacy: the parts have equal sizes, so adding a record moves others, and ``overlap`` is less than all.
     """
-    datasets = [loader.dataset for loader in data_loaders if loader is not None]
+    datasets = [loader.dataset for loader in data_loaders or () if loader is not None]
     parts = [dataset for dataset in datasets if isinstance(dataset, Subset)]
     sizes = [len(part.indices) for part in parts]
     if len(parts) < 2 or len(parts) < len(datasets) or overlap >= len(parts):

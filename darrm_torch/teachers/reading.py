@@ -76,6 +76,11 @@ class PrivacyReading:
     shard: tuple[str, int] | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def stated_epsilon(self) -> float:
+        """The epsilon that the teacher's accountant reports, or ours if that is larger."""
+        return max(dict(self.accountant_epsilons).get(self.accountant, 0.0), self.epsilon)
+
     def check(self, source: Source = None, *, module: Any = None) -> None:
         """Check that neither the accountant nor the weights have changed since the reading.
 
