@@ -31,7 +31,7 @@ def assumptions_of(
             f"Overlap: one record affects at most {affected} of the {len(profiles)} teachers. This depends on how the "
             "data were split."
         )
-        if allocation is None and neighbours == "add/remove":
+        if neighbours == "add/remove":
             overlap += " In equal slices of a list it is false: a record more moves others."
     assumed = [
         f"Neighbours: two data sets that differ by {differ}. A person with several records is protected less.",
