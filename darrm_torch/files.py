@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["make_private_folder", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -37,6 +37,25 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder, and those above it, for their owner only, whatever the umask. One that exists is left as it is.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_private_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():  # else another process was quicker
+            raise
+    else:
+        path.chmod(0o700)
 
 
 def _check_replaceable(path: Path) -> None:

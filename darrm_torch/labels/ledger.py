@@ -226,8 +226,8 @@ given out; 0 more labels fit
                 "because the ledger has no head."
             )
         return (
-            f"A digest chains the ledger's entries, and a head is kept in {os.path.basename(self._head.path)}. An older "
-            "copy of one of them is noticed; older copies of both, restored together, are not."
+            f"A digest chains the ledger's entries, and a head is kept in {os.path.basename(self._head.path)}. An "
+            "older copy of one of them is noticed; older copies of both, restored together, are not."
         )
 
     def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -32,10 +32,18 @@ METHODS = 7
 def paid(run: Path) -> dict[str, int]:
     """Labels in each ledger."""
     counts = {}
-    for file in sorted((run / "ledgers").glob("*.sqlite")):
-        with sqlite3.connect(file) as database:
-            counts[file.stem] = database.execute("SELECT COUNT(*) FROM labels").fetchone()[0]
+    for file in sorted((run / "ledgers").glob("*.ledger")):
+        counts[file.stem] = dt.PrivacyLedger(file).count
     return counts
+
+
+def answers(file: Path) -> dict[str, int]:
+    """The label of each input in a ledger."""
+    stream = io.StringIO()
+    dt.PrivacyLedger(file).export_json(stream)
+    return {
+        key: label for charge in json.loads(stream.getvalue())["charges"] for key, label in charge["labels"].items()
+    }
 
 
 def stamps(run: Path) -> dict[str, int]:
@@ -209,9 +217,8 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept, answered = stamps(run), {}
-    for file in (run / "ledgers").glob("*.sqlite"):
-        with sqlite3.connect(file) as database:
-            answered[file.stem] = dict(database.execute("SELECT key, label FROM labels"))
+    for file in (run / "ledgers").glob("*.ledger"):
+        answered[file.stem] = answers(file)
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     after = stamps(run)
@@ -219,9 +226,7 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     assert len(after) == 6
     assert set(paid(run).values()) == {20}
     for name, labels in answered.items():
-        with sqlite3.connect(run / "ledgers" / f"{name}.sqlite") as database:
-            now = dict(database.execute("SELECT key, label FROM labels"))
-        assert labels.items() <= now.items()
+        assert labels.items() <= answers(run / "ledgers" / f"{name}.ledger").items()
 
 
 @pytest.mark.slow
