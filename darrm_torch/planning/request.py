@@ -33,7 +33,8 @@ class Request:
         teachers: K.
         classes: C.
         teacher: what each teacher promises as a trained model: a profile, a guarantee, or one of these for each
-            teacher, of which the weakest then stands for all; None: nothing. Stored as a profile.
+            teacher, whose weakest (:meth:`PrivacyProfile.weakest`) noise is built for; None: nothing. Stored as a
+            profile. Prices are those of the worst teachers that one record can affect.
         overlap: r, the most teachers that one record can affect; None: all. Stored as a number.
         labels: Q, how many labels the same trained teachers will release.
         label_target: what each label must keep by itself.
@@ -128,10 +129,10 @@ class Request:
         return [count for count in range(1, most + 1) if count % 2 or (count > 2 and self.classes > 2)]
 
     def price(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
-        """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
+        """The proven cost of ``labels`` labels, by as many of the teachers, the first, as the mechanism asks."""
         voters = getattr(mechanism, "teachers", None) or self.teachers
         return total_privacy(
-            teachers=[self.teacher] * voters,
+            teachers=self.teacher.unlike[:voters] or [self.teacher] * voters,
             overlap=min(self.overlap, voters),
             mechanism=mechanism,
             labels=labels,
