@@ -47,7 +47,16 @@ class PrivacyViolation(DarrmError):
 
 
 class UnprovenPrivacy(DarrmError):
-    """A privacy claim is not a proven upper bound; the message says why and how to obtain one."""
+    """A privacy claim is not a proven upper bound; the message says why and how to obtain one.
+
+    Args:
+        message: why, and how to obtain a bound.
+        finding: the name with which ``accept`` admits the claim, if it can be admitted.
+    """
+
+    def __init__(self, message: str, *, finding: str | None = None) -> None:
+        super().__init__(message)
+        self.finding = finding
 
 
 class BudgetExceeded(DarrmError):

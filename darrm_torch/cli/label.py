@@ -70,8 +70,6 @@ def _add_arguments(parser: Any) -> None:
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that build what a plan recommends; None where it cannot build that."""
-    from ..noise.plurality_priors import VAGUE_VOTES
-    from ..noise.priors import IndependentVotes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -79,7 +77,7 @@ def options_for(answer: Plan) -> str | None:
     if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
     family = FAMILIES[best.kind]
-    if family.optimised and answer.prior != (VAGUE_VOTES if answer.classes > 2 else IndependentVotes()):
+    if family.optimised and not answer.has_default_prior:
         return None  # this command optimises for the default prior
     options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
     if "total_target" not in family.strengths:
@@ -105,6 +103,9 @@ def _run(chosen: Any) -> int:
 
     check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
     check_integer("--batch-size", chosen.batch_size, low=1)
+    if chosen.ledger == ":memory:":
+        cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
+        raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)
     ledger = PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
     if ledger is not None:
         take_over(chosen, ledger)

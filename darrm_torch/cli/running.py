@@ -74,6 +74,8 @@ def _message(error: DarrmError, options: argparse.Namespace) -> str:
         key = argument.replace("-", "_")
         if key in options:
             return str(InvalidArgument(option_name(key) + dot + field, error.expected, error.got, error.cure))
+    if isinstance(error, UnprovenPrivacy) and error.finding is not None and "accept" in options:
+        return f"{error} (--accept {error.finding})"
     if isinstance(error, LedgerError):
         return f"{'--ledger' if 'ledger' in options else 'file'}: {error}"
     return str(error)

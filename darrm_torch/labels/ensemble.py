@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,16 +17,21 @@ from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_int
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
+from ..planning.families import strongest_mechanism
+from ..privacy.allocation import RandomAllocation
+from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
+from ..teachers.allocations import check_constants, check_slices, settled_allocation
 from ..teachers.checkpoints import weights_digest
 from ..teachers.findings import Finding
-from ..teachers.independence import check_different, check_overlap
+from ..teachers.independence import check_different, check_overlap, check_weights
 from ..teachers.reading import read_teachers
+from .kept import described, kept_mechanism
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
-from .voting import VotingTeachers, class_numbers, input_digests
+from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -47,16 +53,22 @@ class PrivateMajorityEnsemble(nn.Module):
         mechanism: turns vote counts into labels, for example ``DaRRM(noise)``.
         profiles: the privacy profile of each teacher; ``None``: the teachers promise nothing, and only the
             mechanism's own randomness protects.
-        overlap: r, the largest number of teachers whose training data can contain one record; ``None``: all K.
+        overlap: r, the largest number of teachers whose training data can contain one record; ``None``: that of the
+            allocation, or else all K.
+        allocation: how records were allocated to the shards, if at random and in secret: all labels then cost much
+            less. ``None``: what files of :func:`~darrm_torch.train_teachers` record, unless ``overlap`` differs.
+        neighbours: the neighbouring data sets for which ``overlap`` holds, see :func:`~darrm_torch.total_privacy`.
         classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8; a number C: the
             first C. ``None``: all.
-        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object.
+        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object, with a warning. If
+            the ledger was started with a mechanism that differs only by rounding (it was solved on another machine or
+            with another number of threads), the ledger's mechanism is used.
         delta: the delta of the total guarantee; ``None``: that of the ledger's budget, else of the mechanism's label
             target, else 1e-5.
 
     Raises:
         InvalidArgument: no models, not one profile for each model, overlap > K, classes that cannot compete, or a
-            mechanism built for another number of teachers or classes.
+            mechanism built for another number of teachers or classes or for a smaller overlap.
         UnprovenPrivacy: the weights of a teacher are not those that its profile was read with.
         LedgerError: the ledger belongs to other teachers, other promises, another mechanism or other rules.
     """
@@ -68,6 +80,8 @@ class PrivateMajorityEnsemble(nn.Module):
         *,
         profiles: Sequence[PrivacyProfile] | None = None,
         overlap: int | None = None,
+        allocation: RandomAllocation | None = None,
+        neighbours: Neighbours = "add/remove",
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
@@ -88,38 +102,48 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
         if mechanism.teachers not in (None, count):
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
-        for number, (model, profile) in enumerate(zip(models, profiles, strict=True)):
-            if profile.reading is not None and profile.reading.digest not in (None, weights_digest(model)):
-                raise UnprovenPrivacy(
-                    f"the weights of teacher {number} are not those that its profile was read with. Either the teacher "
-                    "was trained further or converted since, or the profiles are in another order. Read the teachers "
-                    "as they are now: read_teachers(..., modules=models)"
-                )
+        check_weights(models, profiles)
+        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
+        self.allocation, self.neighbours = allocation, neighbours
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
         self.classes = class_numbers(classes)
         if self.classes is not None and mechanism.classes not in (None, len(self.classes)):
             raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
-        self.mechanism = mechanism
+        built_for = mechanism.describe()["parameters"].get("overlap") or getattr(
+            mechanism.certificate, "overlap", count
+        )
+        if built_for < self.overlap:
+            cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
+            got = f"{self.overlap} (all teachers, because no overlap was given)" if overlap is None else self.overlap
+            raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
         self.profiles = tuple(profiles)
+        if ledger is None:
+            warnings.warn(_IN_MEMORY, stacklevel=2)
+        self.ledger = PrivacyLedger() if ledger is None else ledger
+        self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
         super().train(False)
-        self.ledger = PrivacyLedger() if ledger is None else ledger
         if delta is None:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
             delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
         self.delta = check_number("delta", delta, low=0, high=1)
+        rules: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta}
+        rules |= {} if allocation is None else {"allocation": allocation.to_dict()}
+        rules |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
         self._identity = {
             "teachers": weights_digest(self._teachers),
-            "mechanism": json.dumps(_numbers_only(mechanism.describe()), sort_keys=True),
+            "mechanism": described(mechanism),
             "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
-            "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
+            "rules": json.dumps(rules),
         }
-        price = partial(
-            _price, teachers=self.profiles, overlap=self.overlap, mechanism=mechanism, delta=self.delta
-        )  # holds no teacher: a ledger may be pickled to places where the teachers may not go
-        self.ledger.bind(self._identity, cost=price)
+        # It holds no teacher: a ledger may be pickled to places where the teachers may not go.
+        self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
+        self._situation |= {"neighbours": neighbours, "allocation": allocation}
+        self.ledger.bind(self._identity, cost=partial(_price, delta=self.delta, **self._situation))
+        if isinstance(mechanism, DaRRM):
+            self.ledger.note("noise", mechanism.noise.to_json())
 
     @classmethod
     def from_opacus(
@@ -131,8 +155,11 @@ class PrivateMajorityEnsemble(nn.Module):
         allowance: float | None = None,
         target: PrivacyGuarantee | None = None,
         overlap: int | None = None,
+        allocation: RandomAllocation | None = None,
+        neighbours: Neighbours = "add/remove",
         noise: Literal["one-label", "self-bounding"] = "one-label",
         teacher_promise: Literal["profile", "point"] = "profile",
+        mechanism: str | Mechanism | None = None,
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
@@ -150,12 +177,15 @@ class PrivateMajorityEnsemble(nn.Module):
                 ledger's budget, if there is one, else at that of one label.
             allowance: m; one label is (m epsilon, m Delta)-DP, where epsilon is the largest of the teachers'.
             target: the guarantee of one label, instead of ``allowance``.
-            overlap: see the class.
+            overlap, allocation, neighbours: see the class. Engines of Opacus say nothing about an allocation, and their
+                loaders take sample rate and steps from the shard; ``accept=["constants"]`` if they were declared.
             noise: ``"one-label"``: the optimum for one label of two classes. ``"self-bounding"``: noise whose costs
                 add up over many labels; it needs ``allowance``. With more than two ``classes`` it is
                 :class:`~darrm_torch.SelfBoundingPlurality`.
             teacher_promise: ``"profile"`` uses the whole privacy profile of the teachers; ``"point"`` uses only
                 (epsilon, Delta), as the paper does.
+            mechanism: instead of ``noise`` and ``teacher_promise``, a mechanism, or a kind of
+                :func:`~darrm_torch.strongest_mechanism`, as strong as ``allowance`` or ``target`` allows.
             classes: see the class.
             ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
@@ -170,9 +200,12 @@ class PrivateMajorityEnsemble(nn.Module):
             UnprovenPrivacy: an accountant that does not prove a guarantee; the message says why and what to do.
         """
         models, engines = list(models), list(engines)
+        data_loaders, optimizers = (None if part is None else list(part) for part in (data_loaders, optimizers))
         if len(engines) != len(models):
             raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")
-        if (allowance is None) == (target is None):
+        if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
+            raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
+        if mechanism is None and (allowance is None) == (target is None):
             raise InvalidArgument(
                 "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
             )
@@ -183,7 +216,7 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("noise", '"one-label" or "self-bounding"', noise)
         competing = class_numbers(classes)
         labels = 2 if competing is None else len(competing)
-        if labels > 2 and noise == "one-label":
+        if labels > 2 and noise == "one-label" and mechanism is None:
             raise InvalidArgument(
                 "classes",
                 'two of them with noise="one-label"',
@@ -200,17 +233,35 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=delta,
             accept=accept,
         )
-        count = len(profiles)
-        point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
-        if noise == "self-bounding":
+        count, readings = len(profiles), profiles
+        check_constants(allocation, profiles, optimizers=optimizers, accept=accept)
+        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
+        epsilons = [profile.reading.stated_epsilon for profile in profiles]
+        if neighbours == "replace-one":
+            profiles = tuple(profile.for_replacement() for profile in profiles)
+            epsilons = [profile.epsilon(delta) for profile in profiles]
+        else:
+            check_slices(data_loaders, overlap=overlap or count, accept=accept)
+        point = PrivacyGuarantee(epsilon=max(epsilons), delta=delta)
+        if isinstance(mechanism, str):
+            mechanism = strongest_mechanism(
+                mechanism,
+                teachers=count,
+                classes=labels,
+                teacher=profiles,
+                overlap=overlap,
+                allowance=allowance,
+                label_target=target,
+            )
+        elif mechanism is None and noise == "self-bounding":
             if allowance is None:
                 raise InvalidArgument("allowance", "given with self-bounding noise", None)
-            mechanism: Mechanism = (
+            mechanism = (
                 SelfBoundingPlurality(teachers=count, classes=labels, allowance=allowance, overlap=overlap)
                 if labels > 2
                 else DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))
             )
-        else:
+        elif mechanism is None:
             if target is None:
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
@@ -222,19 +273,17 @@ class PrivateMajorityEnsemble(nn.Module):
             mechanism = DaRRM(
                 fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
             )
-        budget = None if ledger is None else ledger.budget
-        if budget is not None:
-            total_delta = budget.delta
-        else:
-            total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
+        label_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(
             models,
             mechanism,
-            profiles=profiles,
+            profiles=readings,
             overlap=overlap,
+            allocation=allocation,
+            neighbours=neighbours,
             classes=classes,
             ledger=ledger,
-            delta=total_delta,
+            delta=None if ledger is not None and ledger.budget is not None else label_delta,
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -255,12 +304,16 @@ class PrivateMajorityEnsemble(nn.Module):
     def sensitive_votes(self, inputs: Tensor) -> Tensor:
         """Each teacher's vote ``(K, B)`` int64. No guarantee covers what this returns.
 
-        A tie between logits goes to the lower class.
+        A tie between logits goes to the lower class; a teacher whose logits are NaN, or that raises, votes for the
+        first class.
 
         Raises:
-            InvalidArgument: outputs that are not ``(B, outputs)``, differ between teachers, are NaN, or lack a class.
+            InvalidArgument: inputs that the teachers do not take, or outputs that are not ``(B, outputs)``, differ
+                between teachers or lack a class. Constants stand in for the weights when this is checked.
         """
-        return self._teachers.votes(inputs, range(len(self._teachers)))[0]
+        inputs, everyone = checked_inputs(inputs), range(len(self._teachers))
+        self._teachers.check(inputs, everyone)
+        return self._teachers.votes(inputs, everyone)
 
     def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
         """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
@@ -269,22 +322,34 @@ class PrivateMajorityEnsemble(nn.Module):
             inputs: ``(B, ...)``.
             teachers: the numbers of the teachers that vote; ``None``: all.
         """
-        votes, classes = self._teachers.votes(inputs, range(len(self._teachers)) if teachers is None else teachers)
-        return nn.functional.one_hot(votes, classes).sum(dim=0)
+        inputs, numbers = checked_inputs(inputs), range(len(self._teachers)) if teachers is None else teachers
+        classes = self._teachers.check(inputs, numbers)
+        return nn.functional.one_hot(self._teachers.votes(inputs, numbers), classes).sum(dim=0)
+
+    @property
+    def sensitive_events(self) -> tuple[str, ...]:
+        """The last 1,000 times that a teacher raised or returned NaN; for the owner of the teachers only."""
+        return tuple(self._teachers.events)
 
     # The compiler would rewrite the exact draws. This is torch.compiler.disable without importing the compiler now.
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, inputs: Tensor) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
+        An input is identified by its shape and its values as float32, integers as integers, see
+        :func:`~darrm_torch.labels.voting.input_digests`. Nothing that this raises depends on the teachers' weights.
+
         Raises:
-            InvalidArgument: inputs that the teachers do not take, or outputs that cannot vote; nothing was charged.
+            InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;
+                nothing was charged.
             BudgetExceeded: the batch would cost more than the ledger's budget; no teacher voted, nothing was charged.
         """
+        inputs = checked_inputs(inputs)
         keys = input_digests(inputs)
 
         def draw(rows: Sequence[int]) -> list[int]:
-            labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(inputs[list(rows)])).tolist()
+            new = inputs if len(rows) == len(inputs) else inputs[list(rows)]
+            labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(new)).tolist()
             return labels
 
         with self._overlap_hint():
@@ -307,21 +372,16 @@ class PrivateMajorityEnsemble(nn.Module):
         """Check that labels for all these inputs fit in the ledger's budget. Draws and charges nothing.
 
         Raises:
+            InvalidArgument: inputs that are not finite.
             BudgetExceeded: the new labels would not fit.
         """
-        if self.ledger.budget is not None:
-            with self._overlap_hint():
-                self.ledger.check([key for inputs in batches for key in input_digests(inputs)])
+        keys = [key for inputs in batches for key in input_digests(inputs)]
+        with self._overlap_hint():
+            self.ledger.check(keys)
 
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
-        return total_privacy(
-            teachers=self.profiles,
-            overlap=self.overlap,
-            mechanism=self.mechanism,
-            labels=labels,
-            delta=self.delta if delta is None else delta,
-        )
+        return total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
 
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
         """What was released, what one label and all labels cost, by which argument, under which assumptions.
@@ -358,7 +418,7 @@ class PrivateMajorityEnsemble(nn.Module):
             self.set_extra_state(state_dict.get(prefix + "_extra_state", {}))
             teachers = self._teachers.state_dict(prefix=prefix + "_teachers.")
             for name in teachers.keys() & state_dict.keys():
-                if not _equal_weights(teachers[name], state_dict[name]):
+                if not equal_weights(teachers[name], state_dict[name]):
                     raise UnprovenPrivacy(f"{name} of this state_dict is not the weight of the teacher. {_OTHERS}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -371,7 +431,7 @@ class PrivateMajorityEnsemble(nn.Module):
             )
 
 
-_FIXED = {"mechanism", "profiles", "overlap", "classes", "delta", "ledger"}
+_FIXED = {"mechanism", "profiles", "overlap", "allocation", "neighbours", "classes", "delta", "ledger"}
 
 _OTHERS = (
     "Labels of other teachers do not have this ensemble's guarantee. Build an ensemble from those teachers and their "
@@ -379,30 +439,11 @@ _OTHERS = (
 )
 
 
-def _equal_weights(mine: Any, given: Any) -> bool:
-    """Whether these are the same numbers, where either may have been stored in a lower precision."""
-    if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
-        return True  # Torch raises an error of its own
-    one, other = (weight.detach().cpu() for weight in (mine, given))
-    if not (one.is_floating_point() and other.is_floating_point()):
-        return torch.equal(one, other)
-    return any(
-        torch.equal(exact.to(kind).double(), rounded.double())
-        for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
-        for exact, rounded in ((one, other), (other, one))
-    )
-
-
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
 
-def _stated_epsilon(profile: PrivacyProfile) -> float:
-    """The epsilon that a teacher's accountant reports, or ours if that is larger."""
-    reading = profile.reading
-    return float(max(dict(reading.accountant_epsilons).get(reading.accountant, 0.0), reading.epsilon))
-
-
-def _numbers_only(description: dict[str, Any]) -> dict[str, Any]:
-    """The part of a mechanism's description that decides its labels, without wording that versions may change."""
-    return {name: description[name] for name in ("kind", "classes", "teachers", "parameters", "secure")}
+_IN_MEMORY = (
+    "the ensemble has no ledger file: its labels are forgotten when the process ends, and a second run draws and pays "
+    "for them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
+)

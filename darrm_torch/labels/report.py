@@ -37,6 +37,7 @@ def report_as_dict(
         "ledger": {
             "file": ledger.path if ledger.path == ":memory:" else os.path.basename(ledger.path),
             "budget": None if budget is None else asdict(budget),
+            "trust": ledger.trust,
         },
         "labels": ledger.count,
         "teachers": len(profiles),
@@ -78,7 +79,7 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
     )
     paragraphs.append(
         f"Ledger: {facts['ledger']['file']}, {limit}. Reported by {facts['library']} {facts['version']} on "
-        f"{facts['date']}."
+        f"{facts['date']}. {facts['ledger']['trust']}"
     )
     lists = {"Assumptions:": facts["assumptions"], "Findings about the teachers:": _findings(facts["readings"])}
     for title, items in lists.items():
@@ -95,7 +96,12 @@ def _cost(whose: str, total: Mapping[str, Any]) -> str:
     if total["epsilon"] is None:
         return f"{whose} not proven to be private: no bound holds at delta {delta}."
     explanation = next(route["explanation"] for route in total["routes"] if route["name"] == total["route"])
-    return f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP, by {total['route']}. {explanation}"
+    cost = f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP, by {total['route']}. {explanation}"
+    others = [route["epsilon"] for route in total["routes"] if route["applies"] and "allocation" not in route["key"]]
+    without = format_bound(min(others), 6) if others else "infinite"
+    if any(route["key"].startswith("allocation") for route in total["routes"]):
+        cost += f" Without random allocation the bound is {without}."
+    return cost
 
 
 def _findings(readings: Sequence[Mapping[str, Any]]) -> list[str]:

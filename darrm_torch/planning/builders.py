@@ -1,4 +1,4 @@
-"""The library's own mechanisms, each as strong as a request allows; why; and how it is written in Python.
+"""The library's own mechanisms, each as strong as a request allows, and why.
 
 A builder takes a :class:`~darrm_torch.planning.request.Request` and returns the mechanism with the least noise that
 keeps its targets, or raises :class:`~darrm_torch.errors.DarrmError` where there is none.
@@ -29,39 +29,29 @@ from ..noise.histograms import votes_within
 from ..noise.priors import IndependentVotes, Prior, SharedVotes, majority_lead
 from ..noise.program import optimize_noise
 from ..noise.regions import Region
-from ..noise.self_bounding import certify_self_bounding
+from ..noise.self_bounding import SelfBoundingCertificate, certify_self_bounding
 from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
 from ..privacy.profiles import PrivacyProfile
 from .request import SLACK, Promised, Request
-from .strategies import Strategy, in_python
+from .strategies import Strategy
 
 __all__ = [
     "Build",
     "Text",
     "by_strength",
-    "explain_gaussian",
+    "explain",
     "explain_noise_free",
-    "explain_one_label",
-    "explain_optimal",
-    "explain_own_randomness",
-    "explain_sample",
-    "explain_self_bounding",
-    "explain_subsampling",
     "gaussian",
     "gaussian_prices_the_label",
     "noise_free",
-    "noise_free_code",
     "noise_free_part",
     "one_label_by_point",
     "one_label_by_profile",
-    "one_label_code",
     "optimal",
     "profile_has_several_points",
     "self_bounding",
     "self_bounding_by_any_proof",
-    "self_bounding_code",
     "subsampling",
-    "subsampling_code",
     "vote_private",
 ]
 
@@ -123,13 +113,6 @@ def explain_noise_free(request: Request, row: Strategy) -> str:
         return why
     who = "one of the teachers votes" if row.voters == 1 else f"{row.voters} of the teachers vote"
     return f"Only {who}: any of them, but not chosen by looking at private data. {why}"
-
-
-def noise_free_code(request: Request, row: Strategy) -> str:
-    """With a word on which models are meant where not all vote."""
-    if row.voters == request.teachers:
-        return f"dt.NoiseFreeMajority(classes={request.classes})"
-    return f"dt.NoiseFreeMajority(classes={request.classes}, teachers={row.voters})  # for models[:{row.voters}]"
 
 
 # --- the optimum for one label of two classes -------------------------------------------------------------------------
@@ -219,42 +202,6 @@ def _goal(request: Request) -> tuple[Prior, str]:
     return SharedVotes(low=0.0, high=1.0) if isinstance(prior, IndependentVotes) else prior, "expected_error"
 
 
-def one_label_code(request: Request, row: Strategy) -> str:
-    """The search for the noise function, which :func:`darrm_torch.fetch_noise` stores."""
-    assert row.mechanism is not None
-    goal, objective = _goal(request)
-    prior = "" if goal == IndependentVotes() else f", prior={in_python(goal)}"
-    prior += "" if objective == "surrogate" else f', objective="{objective}"'
-    proof = row.mechanism.certificate
-    points = ", ".join(map(in_python, proof.teacher))
-    teacher = f"dt.PrivacyProfile.from_guarantee({points})" if len(proof.teacher) > 1 else points
-    return (
-        f"dt.DaRRM(dt.fetch_noise(teachers={request.teachers}, teacher={teacher}, "
-        f"target={in_python(proof.target)}, overlap={request.overlap}{prior}))"
-    )
-
-
-def explain_one_label(request: Request, row: Strategy) -> str:
-    """Which promises of the teachers the noise is certified for, and how often it reports the majority."""
-    assert isinstance(row.mechanism, DaRRM)
-    first, *more = row.mechanism.certificate.teacher
-    chances = row.mechanism.noise.gamma[request.teachers // 2 + 1 :]
-    return (
-        f"The best noise for one label, certified for teachers that are {first}"
-        + (f" and {len(more)} more points of their profile" if more else "")
-        + f": it reports the majority with probability {chances.min():.2f} to {chances.max():.2f}, otherwise a coin."
-    )
-
-
-def explain_optimal(request: Request, row: Strategy) -> str:
-    """What each label keeps."""
-    assert row.mechanism is not None
-    target = row.mechanism.certificate.target
-    return (
-        f"The best majority for votes without privacy: each label is {target} by the mechanism's own randomness alone."
-    )
-
-
 # --- labels that add up -----------------------------------------------------------------------------------------------
 
 
@@ -289,25 +236,6 @@ def _self_bounding_noise(request: Request, m: float) -> DaRRM:
     return DaRRM(self_bounding_noise(teachers=request.teachers, allowance=m, overlap=request.overlap))
 
 
-def explain_self_bounding(request: Request, row: Strategy) -> str:
-    """What each label costs, in teachers."""
-    return f"Labels add up, and each costs what {_allowance_text(row)}." + explain_sample(request, row)
-
-
-def _allowance_text(row: Strategy) -> str:
-    assert row.mechanism is not None
-    m = row.mechanism.certificate.allowance
-    return "one teacher does" if m == 1 else f"m = {format_bound(m, 3)} teachers do"
-
-
-def self_bounding_code(request: Request, row: Strategy) -> str:
-    """For two classes, the noise function."""
-    if not isinstance(row.mechanism, DaRRM):
-        return in_python(row.mechanism)
-    m = row.mechanism.certificate.allowance
-    return f"dt.DaRRM(dt.self_bounding_noise(teachers={request.teachers}, allowance={m!r}, overlap={request.overlap}))"
-
-
 def subsampling(request: Request) -> Mechanism:
     """The majority, or the plurality, of the largest sample whose labels keep the targets; for two classes odd."""
     few = votes_within(_SAMPLED, votes=request.teachers, classes=request.classes)  # as many as a table can look up
@@ -338,31 +266,6 @@ def subsampling(request: Request) -> Mechanism:
     gamma, cost = mechanism.noise.gamma, mechanism.self_bounding_allowance(overlap=request.overlap)
     proof = certify_self_bounding(gamma, overlap=request.overlap, allowance=cost)
     return DaRRM(NoiseFunction(gamma=gamma, certificate=proof))
-
-
-def explain_subsampling(request: Request, row: Strategy) -> str:
-    """What each label is, and what it costs, in teachers."""
-    return (
-        f"The {request.winner} of some of the teachers, drawn anew for each label, which costs what "
-        f"{_allowance_text(row)}." + explain_sample(request, row)
-    )
-
-
-def explain_sample(request: Request, row: Strategy) -> str:
-    """How many of the votes a label looks at, if not at all of them."""
-    sample = getattr(row.mechanism, "sample", request.teachers)
-    return f" Each label looks at {sample} of the votes, drawn anew." * (sample < request.teachers)
-
-
-def subsampling_code(request: Request, row: Strategy) -> str:
-    """For two classes, the largest sample that costs no more than this one."""
-    if not isinstance(row.mechanism, DaRRM):
-        return in_python(row.mechanism)
-    m = row.mechanism.certificate.allowance
-    return (
-        f'dt.strongest_mechanism("subsampling", teachers={request.teachers}, classes=2, overlap={request.overlap}, '
-        f"allowance={m!r})"
-    )
 
 
 def _table(request: Request, allowance: float, sample: int | None = None) -> SelfBoundingPlurality:
@@ -443,26 +346,21 @@ def gaussian_prices_the_label(request: Request) -> bool:
     )
 
 
-def explain_gaussian(request: Request, row: Strategy) -> str:
-    """How much noise, and why so much."""
-    assert isinstance(row.mechanism, GNMax)
-    noise = f"Gaussian noise of {row.mechanism.sigma:.3g} votes on each count"
-    if row.mechanism.classes is not None:
-        return f"{noise}: as much as the label needs, which reveals less than the counts."
-    renyi = max(
-        GNMax.calibrated(target, method="rdp", labels=count, overlap=request.overlap).sigma
-        for count, target in request.requirements
-    )
-    return (
-        f"{noise} hides the {request.overlap} that one record can change (by the DaRRM paper's bound it would be "
-        f"{renyi:.3g})."
-    )
-
-
-def explain_own_randomness(request: Request, row: Strategy) -> str:
-    """What each label keeps, whatever the teachers are; the explanation of a mechanism that has no other."""
+def explain(request: Request, row: Strategy) -> str:
+    """What a mechanism's guarantee, or its certificate, says of each label."""
     assert row.mechanism is not None
-    label = row.mechanism.guarantee(labels=1, overlap=request.overlap)
-    noise = f"Gaussian noise of {row.mechanism.sigma:.3g} votes: each" if isinstance(row.mechanism, GNMax) else "Each"
-    alone = " alone." if row.own_randomness else ", and the teachers' own privacy adds to that."
-    return f"{noise} label is {label} by the mechanism's own randomness{alone}" + explain_sample(request, row)
+    proof, label = row.mechanism.certificate, "Each label"
+    if isinstance(row.mechanism, GNMax):
+        label = f"Gaussian noise of {row.mechanism.sigma:.3g} votes on each count: each label"
+    if row.rests_on != "teachers":
+        keeps = row.mechanism.guarantee(labels=1, overlap=request.overlap)
+        alone = " alone." if row.own_randomness else ", and the teachers' own privacy adds to that."
+        text = f"{label} is {keeps} by the mechanism's own randomness{alone}"
+    elif isinstance(proof, SelfBoundingCertificate):
+        cost = "one teacher does" if proof.allowance == 1 else f"m = {format_bound(proof.allowance, 3)} teachers do"
+        text = f"Labels add up, and each costs what {cost}."
+    else:
+        more = f" and {len(proof.teacher) - 1} more points of their profile" * (len(proof.teacher) > 1)
+        text = f"The best noise for one label, certified for teachers that are {proof.teacher[0]}{more}."
+    sample = getattr(row.mechanism, "sample", request.teachers)
+    return text + f" Each label looks at {sample} of the votes, drawn anew." * (sample < request.teachers)

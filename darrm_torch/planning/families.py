@@ -1,14 +1,15 @@
 """The registry of mechanisms that the planner knows: one entry for each kind.
 
 A new mechanism needs one entry here. The entry serves :func:`darrm_torch.plan`, :func:`strongest_mechanism`,
-``PrivateMajorityEnsemble.from_opacus(mechanism=...)`` and ``darrm label --mechanism``. Without ``explain`` and
-``code`` the plan describes it by its guarantee, and writes it as its class with its arguments.
+``PrivateMajorityEnsemble.from_opacus(mechanism=...)`` and ``darrm label --mechanism``. Without ``explain``
+the plan describes it by its guarantee.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import DarrmError, InvalidArgument
 from ..mechanisms import ExponentialMechanism, Mechanism, PermuteAndFlip, RandomizedPlurality
@@ -40,7 +41,6 @@ class Family:
         binary: whether it is for two classes only.
         optimised: whether it is optimised for a prior.
         explain: why it is as strong as it is, in sentences.
-        code: the Python expression that builds it.
         part: builds the mechanism of fewer teachers, where that of all costs too much.
         applies: whether a plan tries it for a request.
         combines: whether a plan tries ``combined`` for a request.
@@ -56,8 +56,7 @@ class Family:
     strengths: tuple[str, ...] = ("label_target", "total_target")
     binary: bool = False
     optimised: bool = False
-    explain: builders.Text = builders.explain_own_randomness
-    code: builders.Text = lambda request, row: in_python(row.mechanism)
+    explain: builders.Text = builders.explain
     part: builders.Build | None = None
     applies: Callable[[Request], bool] = lambda request: True
     combines: Callable[[Request], bool] = lambda request: True
@@ -73,8 +72,7 @@ class Family:
 
     def with_training(self) -> Family:
         """The entry whose plan counts the teachers' training, too."""
-        explain = builders.explain_own_randomness
-        return replace(self, two=None, many=self.combined, rests_on="both", explain=explain, applies=self.combines)
+        return replace(self, two=None, many=self.combined, rests_on="both", applies=self.combines)
 
     def strongest(self, request: Request, build: builders.Build | None = None) -> Mechanism:
         """The mechanism with the least noise that keeps the targets, or the allowance; by ``build`` if that is given.
@@ -85,7 +83,7 @@ class Family:
         if self.binary and request.classes > 2:
             cure = "Take one for many classes, such as self-bounding or vote-private."
             raise InvalidArgument("classes", f"2 for {self.kind}", request.classes, cure)
-        on_teachers = self.rests_on == "teachers" and self.strengths and request.allowance is None
+        on_teachers = self.rests_on != "randomness" and self.strengths and request.allowance is None
         if on_teachers and not request.teacher.is_private:
             cure = "Its privacy rests on the teachers' own. The mechanism's own randomness protects with other kinds."
             raise InvalidArgument("teacher", f"a promise that {self.kind} can build on", None, cure)
@@ -147,12 +145,30 @@ class Family:
             standard_error=error,
             meets=not over,
         )
-        row = replace(row, reason=self.explain(request, row), code=self.code(request, row))
+        row = replace(row, reason=self.explain(request, row), code=self._code(request, mechanism))
         for what, bound, target in over if self.strengths else ():
             nearly = " by rounding alone" * (format_bound(bound.epsilon) == format_bound(target.epsilon))
             cost = f" It fails for {what}, which cost {bound.guarantee} where the target is {target}{nearly}."
             row = replace(row, reason=f"{row.reason}{cost} {bound.route.explanation}")
         return row
+
+    def _code(self, request: Request, mechanism: Mechanism) -> str:
+        """The call of :func:`strongest_mechanism` that builds the mechanism."""
+        given: dict[str, Any] = {"teachers": mechanism.teachers or request.teachers, "classes": request.classes}
+        if self.adds_up:
+            given |= {"overlap": request.overlap, "allowance": mechanism.certificate.allowance}
+        elif self.strengths:
+            teacher = request.teacher if request.teacher.is_private else None
+            given |= {"teacher": teacher, "overlap": request.overlap, "label_target": request.label_target}
+            if "total_target" in self.strengths:
+                labels = request.labels if request.labels > 1 else None
+                given |= {"labels": labels, "total_target": request.total_target}
+            else:
+                given["label_target"] = request.one_label
+        if self.optimised and not request.has_default_prior:
+            given["prior"] = request.prior
+        arguments = ", ".join(f"{name}={in_python(value)}" for name, value in given.items() if value is not None)
+        return f'dt.strongest_mechanism("{self.kind}", {arguments})'
 
 
 def _permute_and_flip(request: Request, vote_epsilon: float) -> Mechanism:
@@ -182,7 +198,6 @@ FAMILIES: dict[str, Family] = {
             rests_on="teachers",
             strengths=(),
             explain=builders.explain_noise_free,
-            code=builders.noise_free_code,
         ),
         Family(
             kind="optimal",
@@ -191,8 +206,6 @@ FAMILIES: dict[str, Family] = {
             build=builders.optimal,
             binary=True,
             optimised=True,
-            explain=builders.explain_optimal,
-            code=builders.one_label_code,
         ),
         Family(
             kind="randomized-response",
@@ -230,7 +243,6 @@ FAMILIES: dict[str, Family] = {
             combined="GNMax + training",
             combines=lambda request: not builders.gaussian_prices_the_label(request),
             build=builders.gaussian("analytic"),
-            explain=builders.explain_gaussian,
         ),
         Family(
             kind="gnmax-label",
@@ -239,7 +251,6 @@ FAMILIES: dict[str, Family] = {
             combined="GNMax + training",
             combines=builders.gaussian_prices_the_label,
             build=builders.gaussian("label"),
-            explain=builders.explain_gaussian,
         ),
         Family(
             kind="darrm",
@@ -250,8 +261,6 @@ FAMILIES: dict[str, Family] = {
             strengths=("allowance", "label_target"),
             binary=True,
             optimised=True,
-            explain=builders.explain_one_label,
-            code=builders.one_label_code,
             applies=builders.profile_has_several_points,
         ),
         Family(
@@ -263,8 +272,6 @@ FAMILIES: dict[str, Family] = {
             strengths=("allowance", "label_target"),
             binary=True,
             optimised=True,
-            explain=builders.explain_one_label,
-            code=builders.one_label_code,
         ),
         Family(
             kind="self-bounding",
@@ -275,8 +282,6 @@ FAMILIES: dict[str, Family] = {
             rests_on="teachers",
             strengths=("allowance", "label_target", "total_target"),
             optimised=True,
-            explain=builders.explain_self_bounding,
-            code=builders.self_bounding_code,
         ),
         Family(
             kind="subsampling",
@@ -285,8 +290,6 @@ FAMILIES: dict[str, Family] = {
             build=builders.subsampling,
             rests_on="teachers",
             strengths=("allowance", "label_target", "total_target"),
-            explain=builders.explain_subsampling,
-            code=builders.subsampling_code,
         ),
     )
 }

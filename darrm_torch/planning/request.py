@@ -120,6 +120,11 @@ class Request:
         return check_plurality_prior(VAGUE_VOTES if self.prior is None else self.prior)
 
     @property
+    def has_default_prior(self) -> bool:
+        """Whether the prior is what None stands for."""
+        return self.prior in (None, IndependentVotes() if self.classes == 2 else VAGUE_VOTES)
+
+    @property
     def belief(self) -> Prior | tuple[PluralityVotes, ...]:
         """How the teachers are believed to vote."""
         return self.majority_prior if self.classes == 2 else self.plurality_prior

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
 from ..mechanisms import Mechanism
+from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 
 __all__ = ["RestsOn", "Strategy", "in_python"]
@@ -73,12 +74,16 @@ class Strategy:
 
 
 def in_python(value: Any) -> str:
-    """The Python expression that builds a mechanism, or what it is built from.
+    """The Python expression of a value: numbers, guarantees, profiles, priors, and tuples of them.
 
-    >>> from darrm_torch import PermuteAndFlip
-    >>> in_python(PermuteAndFlip(epsilon=0.5, overlap=2))
-    'dt.PermuteAndFlip(overlap=2, epsilon=0.5)'
+    >>> from darrm_torch import PrivacyGuarantee, SharedVotes
+    >>> in_python((PrivacyGuarantee(epsilon=0.5), SharedVotes(low=0.6)))
+    '(dt.PrivacyGuarantee(epsilon=0.5), dt.SharedVotes(low=0.6),)'
     """
+    if isinstance(value, PrivacyProfile) and not value.promises:
+        return f"dt.PrivacyProfile.from_dp_sgd({in_python(value.dp_sgd)})"
+    if isinstance(value, PrivacyProfile) and not value.dp_sgd and len(value.guarantees()) == 1:
+        return in_python(value.guarantees()[0])
     if isinstance(value, tuple):
         return f"({''.join(f'{in_python(one)}, ' for one in value).rstrip()})"
     if not is_dataclass(value):

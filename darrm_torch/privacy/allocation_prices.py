@@ -16,7 +16,7 @@ from functools import lru_cache, reduce
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
-from .profiles import PrivacyProfile
+from .profiles import PrivacyProfile, as_profile
 from .ratios import RatioLaw, pair_law
 
 __all__ = [
@@ -69,7 +69,7 @@ def allocated_delta(
     >>> allocated_delta(teacher, RandomAllocation(teachers=11), 0.0143) < 2.9e-4
     True
     """
-    profile, epsilon = _profile(profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
+    profile, epsilon = as_profile("profile", profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
     return min(max(term(epsilon) for term in price), _most(profile, allocation, voters).delta(epsilon))
 
@@ -87,7 +87,7 @@ def allocated_epsilon(
     >>> [round(allocated_epsilon(teacher, RandomAllocation(teachers=11, overlap=r), 3e-4), 4) for r in (1, 3)]
     [0.014, 0.0558]
     """
-    profile, delta = _profile(profile), check_number("delta", delta, low=0.0, high=1.0)
+    profile, delta = as_profile("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
     most = _most(profile, allocation, voters).epsilon(delta)
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
@@ -115,7 +115,7 @@ def jury_delta(
         InvalidArgument: a value out of range.
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
-    return _jury(_profile(profile), teachers, overlap, voters)(epsilon)
+    return _jury(as_profile("profile", profile), teachers, overlap, voters)(epsilon)
 
 
 def jury_epsilon(
@@ -133,9 +133,9 @@ def jury_epsilon(
     0.093
     """
     delta = check_number("delta", delta, low=0.0, high=1.0)
-    price = _jury(_profile(profile), teachers, overlap, voters)
+    price = _jury(as_profile("profile", profile), teachers, overlap, voters)
     most = min(len(_voters(voters, teachers)) - 1, teachers if overlap is None else overlap)
-    return _smallest(price, delta, _profile(profile).compose(most).epsilon(delta))
+    return _smallest(price, delta, as_profile("profile", profile).compose(most).epsilon(delta))
 
 
 def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
@@ -176,7 +176,7 @@ def self_bounding_delta(
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
     if allocation.overlap > 1 or allocation.weights:
         raise InvalidArgument("allocation", "one with overlap=1 and equal weights", allocation)
-    return _Price(((1.0, _shared_law(_profile(profile), allocation, allowance, voters)),))(epsilon)
+    return _Price(((1.0, _shared_law(as_profile("profile", profile), allocation, allowance, voters)),))(epsilon)
 
 
 def self_bounding_epsilon(
@@ -195,7 +195,7 @@ def self_bounding_epsilon(
     >>> round(self_bounding_epsilon(teacher, RandomAllocation(teachers=11), 1e-5, allowance=1.0), 3)
     0.904
     """
-    profile, delta = _profile(profile), check_number("delta", delta, low=0.0, high=1.0)
+    profile, delta = as_profile("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
     if allocation.weights:
         raise InvalidArgument("allocation", "one with equal weights", allocation)
     if allocation.overlap > 1:
@@ -228,14 +228,6 @@ def _self_bounding_blocks(
 
     point = _smallest(cost, delta, math.inf)
     return share * point * math.exp(min(point, 700.0)) * _SLACK if point < math.inf else math.inf
-
-
-def _profile(profile: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
-    if isinstance(profile, PrivacyGuarantee):
-        return PrivacyProfile.from_guarantee(profile)
-    if not isinstance(profile, PrivacyProfile):
-        raise InvalidArgument("profile", "a PrivacyProfile or a PrivacyGuarantee", profile)
-    return profile
 
 
 def _voters(voters: int | Sequence[float] | None, teachers: int) -> tuple[float, ...]:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from typing import Any, Literal, Protocol
 
 from ..errors import InvalidArgument, check_integer, check_number
-from .composition import general_composition
+from .allocation import RandomAllocation
+from .allocation_prices import allocated_epsilon, self_bounding_epsilon
+from .assumptions import Neighbours, assumptions_of
+from .composition import seen_through
 from .guarantees import PrivacyGuarantee, format_bound, round_up
 from .profiles import PrivacyProfile, as_profile, as_profiles
 from .unlike import worst_epsilon
 
-__all__ = ["PrivacyRoute", "RouteKey", "TotalPrivacy", "as_if_redrawn", "total_privacy"]
+__all__ = ["PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
 
-RouteKey = Literal["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
+RouteKey = Literal[
+    "publishing",
+    "self-bounding",
+    "certified",
+    "own-randomness",
+    "private-votes",
+    "allocation",
+    "allocation-self-bounding",
+]
 
 
 class PricedMechanism(Protocol):
@@ -39,8 +50,8 @@ class PrivacyRoute:
     """One bound on the total.
 
     Attributes:
-        key: identifies the bound: "publishing", "self-bounding", "certified", "own-randomness" or "private-votes".
-            Compare this, never :attr:`name`.
+        key: identifies the bound: "publishing", "self-bounding", "certified", "own-randomness", "private-votes",
+            "allocation" or "allocation-self-bounding". Compare this, never :attr:`name`.
         epsilon: the bound at the requested delta; ``math.inf`` where there is none at that delta.
         explanation: why the bound holds, or why it does not apply.
         applies: whether the argument behind the bound holds in this situation.
@@ -128,6 +139,9 @@ def total_privacy(
     labels: int,
     votes: Literal["fixed", "fresh"] = "fixed",
     delta: float,
+    neighbours: Neighbours = "add/remove",
+    allocation: RandomAllocation | None = None,
+    voters: int | None = None,
 ) -> TotalPrivacy:
     """Bound the privacy loss of ``labels`` labels together: the smallest bound that is proven for this situation.
 
@@ -141,9 +155,17 @@ def total_privacy(
         votes: "fixed": the same trained teachers vote on every input. "fresh": each label has its own votes, from
             retrained teachers or otherwise privatized with independent randomness.
         delta: the delta of the total.
+        neighbours: the neighbouring data sets that the total is about, and for which ``overlap`` holds. In equal slices
+            of a list it holds for replacing one record only; each teacher then costs more
+            (:meth:`PrivacyProfile.for_replacement`).
+        allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
+            secret. It adds bounds; those that need no secrecy stay in the result.
+        voters: how many of the teachers are read, the same ones for all labels, chosen without looking at data;
+            ``None``: all. ``mechanism`` then turns the votes of that many teachers into labels.
 
     Raises:
-        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, or an argument is out of range.
+        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, or
+            ``allocation`` is for another number of teachers, another ``overlap`` or other ``neighbours``.
 
     >>> from darrm_torch import NoiseFreeMajority
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -154,35 +176,46 @@ def total_privacy(
     (0.0751, 'publishing the teachers')
     """
     profiles = as_profiles("teachers", teachers)
+    if neighbours not in ("add/remove", "replace-one"):
+        raise InvalidArgument("neighbours", '"add/remove" or "replace-one"', neighbours)
+    if neighbours == "replace-one":
+        replaced = {profile: profile.for_replacement() for profile in profiles}
+        profiles = tuple(replace(replaced[profile], reading=profile.reading) for profile in profiles)
+    if allocation is not None:
+        if neighbours != "add/remove":
+            raise InvalidArgument("neighbours", '"add/remove" with an allocation', neighbours)
+        if allocation.teachers != len(profiles):
+            raise InvalidArgument("allocation", f"an allocation to {len(profiles)} teachers", allocation)
+        if overlap not in (None, allocation.overlap):
+            raise InvalidArgument("overlap", f"{allocation.overlap}, as in the allocation", overlap)
+        overlap = allocation.overlap
     affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
+    weakest = PrivacyProfile.weakest(profiles)
+    if voters is not None and check_integer("voters", voters, low=1, high=len(profiles)) < len(profiles):
+        profiles, affected = (weakest,) * voters, min(affected, voters)
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
-    release = _Release(profiles, affected, mechanism, labels, votes == "fresh", delta)
-    routes = tuple(_route(key, *bound(release)) for key, (_, bound) in _ROUTES.items())
+    release = _Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation)
+    keys = [key for key in _ROUTES if allocation is not None or not key.startswith("allocation")]
+    routes = tuple(_route(key, *_ROUTES[key][1](release)) for key in keys)
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     return TotalPrivacy(
-        epsilon=best.epsilon, delta=delta, labels=labels, route=best, routes=routes, assumptions=_assumptions(release)
+        epsilon=best.epsilon,
+        delta=delta,
+        labels=labels,
+        route=best,
+        routes=routes,
+        assumptions=assumptions_of(
+            profiles,
+            affected=affected,
+            fresh=release.fresh,
+            neighbours=neighbours,
+            allocation=allocation,
+            secure=getattr(mechanism, "secure", True),
+        ),
     )
-
-
-def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> PrivacyGuarantee:
-    """The paper's total: general composition of one label's guarantee, as if teachers were retrained for every label.
-
-    This is no guarantee when the same trained teachers make all labels: for K = 3 and K = 11 the true loss of two
-    labels exceeds it. :func:`total_privacy` never uses it. It reproduces the paper's tables.
-
-    Args:
-        label: the guarantee of one label.
-        labels: Q.
-        slack: the paper's delta'.
-
-    >>> total = as_if_redrawn(PrivacyGuarantee(epsilon=0.2676, delta=3e-4), 100, slack=1e-4)
-    >>> round(total.epsilon, 3), round(total.delta, 2)
-    (15.044, 0.03)
-    """
-    return general_composition(label, labels, slack=slack)
 
 
 # --- the routes ---------------------------------------------------------------------------------------------------
@@ -198,6 +231,7 @@ class _Release:
     labels: int
     fresh: bool
     delta: float
+    allocation: RandomAllocation | None
 
     @property
     def rounds(self) -> int:
@@ -349,7 +383,7 @@ def _private_votes(release: _Release) -> _Bound:
         if rounds > 1:
             label = [
                 PrivacyGuarantee(
-                    epsilon=affected * _seen_through(point.epsilon, eta) * (1 + 2.0**-50),
+                    epsilon=affected * seen_through(point.epsilon, eta) * (1 + 2.0**-50),
                     delta=min(1.0, affected * point.delta * falls * (1 + 2.0**-50)),
                 )
                 for point in PrivacyProfile.weakest(release.profiles).guarantees()
@@ -357,7 +391,7 @@ def _private_votes(release: _Release) -> _Bound:
             total = min(total, PrivacyProfile.from_guarantee(*label).compose(rounds).epsilon(delta))
         else:
             epsilon = release.teacher_epsilon((delta - spent) / max(affected * falls, 5e-324) * (1 - 2.0**-46))
-            total = min(total, affected * _seen_through(epsilon, eta) * (1 + 2.0**-50))
+            total = min(total, affected * seen_through(epsilon, eta) * (1 + 2.0**-50))
     if math.isinf(total):
         return None, "The mechanism's randomness does not protect a single vote at a delta that this bound can use."
     return total, (
@@ -366,15 +400,29 @@ def _private_votes(release: _Release) -> _Bound:
     )
 
 
-def _seen_through(epsilon: float, eta: float) -> float:
-    """T with tanh(T / 2) = tanh(epsilon / 2) tanh(eta / 2), rounded up; at most the smaller of the two."""
-    low, high = sorted((epsilon, eta))
-    product = math.nextafter(math.tanh(low / 2) * math.tanh(high / 2), 1.0)  # it may be too little for a float
-    if product < 0.9:
-        exact = 2 * math.atanh(product)
-    else:  # e^T = (e^low + e^-high) / (1 + e^(low - high))
-        exact = low + math.log1p(math.exp(-low - high)) - math.log1p(math.exp(low - high)) if low < math.inf else low
-    return min(low, exact * (1 + 2.0**-46))
+def _allocated(release: _Release) -> _Bound:
+    """Theory, section 12; section 13 if not all teachers are read."""
+    allocation, read = release.allocation, len(release.profiles)
+    assert allocation is not None
+    profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
+    return allocated_epsilon(profile, allocation, release.delta, voters=read), (
+        f"Each {allocation.unit} drew {allocation.overlap} of {allocation.teachers} shards in secret, so nobody knows "
+        "which teachers it affects. The bound does not depend on how labels are made."
+    )
+
+
+def _allocated_self_bounding(release: _Release) -> _Bound:
+    """Theory, section 14: the allowance is the one for an overlap of all teachers that are read."""
+    allocation, read = release.allocation, len(release.profiles)
+    assert allocation is not None
+    total = release.labels * release.mechanism.self_bounding_allowance(teachers=read, overlap=read) * (1 + 2.0**-50)
+    if math.isinf(total) or allocation.weights:
+        return None, "The noise is not self-bounding, or the shards were drawn with unequal probabilities."
+    profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
+    return self_bounding_epsilon(profile, allocation, release.delta, allowance=total, voters=read), (
+        f"Self-bounding labels that cost {format_bound(total)} teachers in all reveal a {allocation.unit} that drew "
+        "its shards in secret no more than teachers trained on it with a small probability."
+    )
 
 
 # In the order in which reports list them; of equal bounds the first one counts.
@@ -384,36 +432,6 @@ _ROUTES: dict[RouteKey, tuple[str, Callable[[_Release], _Bound]]] = {
     "certified": ("certified label", _certified),
     "own-randomness": ("the mechanism's own randomness", _own_randomness),
     "private-votes": ("private votes, private randomness", _private_votes),
+    "allocation": ("random allocation", _allocated),
+    "allocation-self-bounding": ("self-bounding noise, random allocation", _allocated_self_bounding),
 }
-
-
-def _assumptions(release: _Release) -> tuple[str, ...]:
-    """What the total assumes and the library cannot check, for the person who is responsible for the data."""
-    assumed = [
-        "Neighbours: two data sets that differ by adding or removing one record. A person with several records is "
-        "protected less.",
-        "Overlap: none is assumed; one record may affect every teacher."
-        if release.affected == len(release.profiles)
-        else f"Overlap: one record affects at most {release.affected} of the {len(release.profiles)} teachers. This "
-        "depends on how the data were split.",
-    ]
-    if any(profile.is_private for profile in release.profiles):
-        assumed += [
-            "Training: each teacher was trained as its accountant recorded, on batches drawn by Poisson sampling.",
-            "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
-            "loaders.",
-        ]
-    if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in release.profiles):
-        assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
-    assumed += [
-        "Votes: each label has votes of its own, privatized with independent randomness."
-        if release.fresh
-        else "Votes: the same trained teachers vote on every input.",
-        "Secrecy: only the labels are released: no votes, no counts, no teachers and no accuracy measured on private "
-        "data.",
-    ]
-    if not getattr(release.mechanism, "secure", True):
-        assumed.append(
-            "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."
-        )
-    return tuple(assumed)

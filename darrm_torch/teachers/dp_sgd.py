@@ -1,8 +1,8 @@
 """One teacher's training, in this process.
 
-Sample rate, number of steps and the divisor of the noisy gradient are computed from public numbers, never from the size
-of the shard, so a neighbouring data set is trained in exactly the same way. Every teacher draws its noise from its own
-generator.
+Sample rate, number of steps and the divisor of the noisy gradient are computed from declared public numbers, never from
+the size of the shard, so a neighbouring data set is trained in exactly the same way, even on an empty shard. Every
+teacher draws its noise from its own generator.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..errors import UnprovenPrivacy, check_integer, check_number
+from .secure import SECURE, SecureRandom
 
 __all__ = ["TrainingSettings", "train_teacher"]
 
@@ -50,7 +51,7 @@ class TrainingSettings:
         check_number("learning_rate", self.learning_rate, low=0, low_open=True, high_open=True)
 
     def steps_per_epoch(self, shard_size: int) -> int:
-        """Steps of one epoch over a shard of ``shard_size`` records: the sample rate is its reciprocal."""
+        """Steps of one epoch over a shard of the declared size: the sample rate is its reciprocal."""
         return math.ceil(shard_size / self.batch_size)
 
 
@@ -59,6 +60,27 @@ class _Batches(TensorDataset):
 
     def __getitems__(self, rows: list[int]) -> tuple[Tensor, ...]:
         return tuple(tensor[rows] for tensor in self.tensors)
+
+
+class _PoissonBatches:
+    """Poisson samples of ``count`` records, perhaps none, at rate 1 / ``steps``; ``steps`` an epoch.
+
+    Without ``random`` they are those of Opacus' sampler, which refuses an empty data set.
+    """
+
+    def __init__(self, random: SecureRandom | None, *, count: int, steps: int) -> None:
+        self._random, self._count, self._steps = random, count, steps
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rate = 1 / self._steps
+        for _ in range(self._steps):
+            if self._random is not None:
+                yield self._random.sample(self._count, rate).tolist()
+            else:
+                yield (torch.rand(self._count) < rate).nonzero().reshape(-1).tolist()
 
 
 def _identity(batch: Any) -> Any:
@@ -100,8 +122,8 @@ def _first_parameters(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     return parameters
 
 
-def _private_optimizer(optimizer: Any, expected_batch_size: int) -> Any:
-    """Opacus' optimizer with two public constants of ours.
+def _private_optimizer(optimizer: Any, expected_batch_size: int, random: SecureRandom | None) -> Any:
+    """Opacus' optimizer with a public divisor, a rule for gradients that are not finite, and secure noise on request.
 
     The divisor is the expected batch size; Opacus computes it from the true size of the shard. And a record whose
     gradient is not finite contributes zero, silently: otherwise one record could make the whole teacher NaN.
@@ -120,6 +142,14 @@ def _private_optimizer(optimizer: Any, expected_batch_size: int) -> Any:
                 parameter.grad_sample = torch.where(kept, self._get_flat_grad_sample(parameter), 0.0)
                 parameter.summed_grad = None
             super().clip_and_accumulate()
+
+        def add_noise(self) -> None:
+            if random is None:
+                super().add_noise()
+                return
+            for parameter in self.params:
+                noise = random.normal(parameter.summed_grad, self.noise_multiplier * self.max_grad_norm)
+                parameter.grad = (parameter.summed_grad + noise).view_as(parameter)
 
     private = FiniteOptimizer(
         optimizer.original_optimizer,
@@ -149,22 +179,24 @@ def train_teacher(
     shard_size: int,
     settings: TrainingSettings,
     seeds: tuple[int, int],
+    secure: bool = False,
     device: str = "cpu",
     on_step: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
 
+    ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``inputs`` may hold no record at all.
     A record with a NaN or infinity in it, or in its gradient, contributes zero to every step.
 
     Raises:
         UnprovenPrivacy: training with privacy changed a buffer of the model.
     """
     from opacus import PrivacyEngine
-    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    random = SecureRandom() if secure else None
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()
@@ -173,25 +205,23 @@ def train_teacher(
     accountant = first_parameters = None
     trained: nn.Module = model
     if settings.noise_multiplier is None:
-        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=True, collate_fn=_identity)
+        shuffle = len(dataset) > 0  # Torch's sampler refuses an empty data set
+        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=shuffle, collate_fn=_identity)
     else:
-        first_parameters = _first_parameters(model, inputs[:1])
+        first_parameters = _first_parameters(model, inputs.new_zeros(1, *inputs.shape[1:]))
         engine = PrivacyEngine(accountant="prv")
+        batches = _PoissonBatches(random, count=len(dataset), steps=steps)
         trained, optimizer, loader = engine.make_private(
             module=model,
             optimizer=optimizer,
-            data_loader=DataLoader(
-                dataset,
-                batch_sampler=UniformWithReplacementSampler(
-                    num_samples=len(dataset), sample_rate=1 / steps, steps=steps
-                ),
-                collate_fn=_identity,
-            ),
+            data_loader=DataLoader(dataset, batch_sampler=batches, collate_fn=_identity),
             noise_multiplier=settings.noise_multiplier,
             max_grad_norm=settings.max_grad_norm,
             noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
+            poisson_sampling=False,  # the loader draws Poisson samples already
         )
-        optimizer = _private_optimizer(optimizer, settings.batch_size)
+        trained.forbid_grad_accumulation()  # type: ignore[operator] # Opacus does so with its own samplers
+        optimizer = _private_optimizer(optimizer, settings.batch_size, random)
         accountant = engine.accountant
     for _ in range(settings.epochs):
         for images, targets in loader:
@@ -211,6 +241,7 @@ def train_teacher(
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
+        "randomness": SECURE if secure else "Torch's generator",
         "settings": asdict(settings),
         "shard_size": shard_size,
     }

@@ -9,11 +9,11 @@ from ..errors import UnprovenPrivacy
 
 __all__ = ["FINDINGS", "Finding", "refuse_unless_accepted"]
 
-Finding = Literal["gdp", "sampling", "buffers", "ghost", "seeds"]
+Finding = Literal["gdp", "sampling", "buffers", "ghost", "seeds", "constants", "slices"]
 FINDINGS: tuple[Finding, ...] = get_args(Finding)
 
 
 def refuse_unless_accepted(finding: Finding, accept: Collection[str], reason: str) -> None:
     """Raise :class:`UnprovenPrivacy` with ``reason`` unless ``finding`` is among ``accept``."""
     if finding not in accept:
-        raise UnprovenPrivacy(reason)
+        raise UnprovenPrivacy(reason, finding=finding)

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
+from ..errors import InvalidArgument, UnprovenPrivacy, check_number
+from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .independence import check_independent
 from .loaders import drawn_records, draws_poisson, largest_overlap, replicas_of
+from .optimizers import History, check_optimizer, counted_steps, source_of_noise
 
 __all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 
 Source = Any  # engine, accountant, path or history
-History = tuple[tuple[float, float, int], ...]
 
 _FEW_RECORDS = 1000
 _MOST_RUNS = {"prv": 20, "rdp": 200}  # beyond, Opacus' accountants take many seconds
@@ -54,8 +54,11 @@ class PrivacyReading:
         accountant_epsilons: the epsilons of Opacus' own accountants for the same history, by name.
         records: the number of records that the teacher was trained on, if known.
         digest: of the teacher's weights, if they were given.
+        randomness: the generator that noise and batches were drawn from; "unknown" if nothing shows it.
         overlap: the largest number of data loaders, of all teachers read together, that can draw the same record, if
             the loaders were given.
+        allocation: how records were allocated to the teachers' shards, if the file of the teacher records it.
+        shard: the public name of the draw and the number of the teacher's shard, if the file records them.
         notes: what was not checked, and what the caller vouches for.
     """
 
@@ -67,8 +70,16 @@ class PrivacyReading:
     accountant_epsilons: tuple[tuple[str, float], ...]
     records: int | None = None
     digest: str | None = None
+    randomness: str = "unknown"
     overlap: int | None = None
+    allocation: RandomAllocation | None = None
+    shard: tuple[str, int] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def stated_epsilon(self) -> float:
+        """The epsilon that the teacher's accountant reports, or ours if that is larger."""
+        return max(dict(self.accountant_epsilons).get(self.accountant, 0.0), self.epsilon)
 
     def check(self, source: Source = None, *, module: Any = None) -> None:
         """Check that neither the accountant nor the weights have changed since the reading.
@@ -144,10 +155,7 @@ def read_privacy(
     if from_file:
         path = Path(source)
         if path.is_dir():
-            files = sorted(path.glob("teacher-*.pt"))
-            if not files:
-                raise InvalidArgument("source", "a folder with teacher-*.pt files", str(path))
-            return read_teachers(files, delta=delta, accept=accept)
+            return read_teachers(path, delta=delta, accept=accept)
         checkpoint = _read_checkpoint(path)
         record = checkpoint.rest
         if module is None:
@@ -174,7 +182,7 @@ def read_privacy(
             "privacy use PrivacyProfile.non_private()"
         )
     profile = PrivacyProfile.from_dp_sgd(history)  # checks every number before an Opacus accountant sees it
-    profile = PrivacyProfile.from_dp_sgd([(noise, _drawn_rate(rate), count) for noise, rate, count in history])
+    profile = PrivacyProfile.from_dp_sgd([(noise, drawn_rate(rate), count) for noise, rate, count in history])
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
     notes = []
     if kind == "gdp":
@@ -185,9 +193,9 @@ def read_privacy(
             'noise. Train with PrivacyEngine(accountant="prv"); accept=["gdp"] if the history is known to be complete',
         )
         notes.append("Recorded by a GDP accountant; the caller vouches that its history is complete.")
-    if not _counted_steps(history, optimizer, steps) and (optimizer is not None or from_file):
+    if not counted_steps(history, optimizer, steps) and (optimizer is not None or from_file):
         notes.append("Nothing but the accountant counted the steps (SGD does not): pass steps= to check them.")
-    rate = _check_optimizer(source, module, optimizer, history)
+    rate = check_optimizer(source, module, optimizer, history)
     sampling, records, sampling_notes = _check_sampling(history, data_loader, rate, record, accept)
     notes += sampling_notes
     if optimizer is None and module is not None and not from_file:
@@ -213,6 +221,8 @@ def read_privacy(
             'with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch and the bound never changed',
         )
         notes.append("Ghost clipping: the caller vouches for one batch a step and a constant clipping bound.")
+    if reason := record.get("no_allocation"):
+        notes.append(f"No price of a random allocation: {reason}")
     epsilon = profile.epsilon(delta)
     accountant_epsilons = []
     for name in ("prv", "rdp"):
@@ -229,13 +239,16 @@ def read_privacy(
         accountant_epsilons=tuple(accountant_epsilons),
         records=records,
         digest=None if module is None else weights_digest(module),
+        randomness=source_of_noise(record, optimizer),
+        allocation=RandomAllocation.from_dict(record["allocation"]) if record.get("allocation") else None,
+        shard=(record["draw"], record["shard"]) if {"draw", "shard"} <= record.keys() else None,
         notes=tuple(notes),
     )
     return replace(profile, reading=reading)
 
 
 def read_teachers(
-    sources: Iterable[Source],
+    sources: Iterable[Source] | str | os.PathLike[str],
     *,
     modules: Iterable[Any] | None = None,
     data_loaders: Iterable[Any] | None = None,
@@ -248,7 +261,8 @@ def read_teachers(
     """:func:`read_privacy` for several teachers, which must also pass :func:`check_independent`.
 
     Args:
-        sources: one for each teacher, as for :func:`read_privacy`.
+        sources: one for each teacher, as for :func:`read_privacy`; or a folder of files named ``teacher-*.pt``. Files
+            of :func:`~darrm_torch.train_teachers` also record the allocation of records to shards.
         modules: one for each teacher; not needed for files.
         data_loaders: one for each teacher.
         optimizers: one for each teacher. Nothing else ties an engine to the weights that it accounts for.
@@ -259,6 +273,11 @@ def read_teachers(
         UnprovenPrivacy: see :func:`read_privacy` and :func:`check_independent`.
         InvalidArgument: see :func:`read_privacy`; or the lists differ in length.
     """
+    if isinstance(sources, (str, os.PathLike)):
+        folder = Path(sources)
+        sources = sorted(folder.glob("teacher-*.pt"))
+        if not sources:
+            raise InvalidArgument("source", "a folder with teacher-*.pt files", str(folder))
     sources = list(sources)
     parts = [[None] * len(sources) if part is None else list(part) for part in (modules, data_loaders, optimizers)]
     lengths = tuple(map(len, (sources, *parts)))
@@ -325,77 +344,9 @@ def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> History:
         raise InvalidArgument("history", "a list of (noise_multiplier, sample_rate, steps)", runs, cure) from error
 
 
-def _drawn_rate(rate: float) -> float:
+def drawn_rate(rate: float) -> float:
     """The probability of ``torch.rand(()) < rate``: ``rate`` as a float32, rounded up to a multiple of 2**-24."""
     return min(1.0, math.ceil(max(rate, float(np.float32(rate))) * 2**24) / 2**24)
-
-
-def _counted_steps(history: History, optimizer: Any, steps: int | None) -> bool:
-    """Check the recorded steps against every other count; False if there is none."""
-    recorded = sum(count for *_, count in history)
-    if steps is not None and check_integer("steps", steps, low=0) != recorded:
-        raise UnprovenPrivacy(
-            f"the accountant recorded {recorded} steps, but {steps} were taken. A training run that was resumed "
-            "without its accountant's state forgets the steps before: load the state dict of the accountant too"
-        )
-    state = getattr(optimizer, "state", {})
-    counters = [int(values["step"]) for values in state.values() if isinstance(values, dict) and "step" in values]
-    if max(counters, default=0) > recorded:
-        raise UnprovenPrivacy(
-            f"the optimizer took {max(counters)} steps, the accountant recorded {recorded}: some steps had no privacy. "
-            "Keep the accountant's state with the optimizer's, and do not call original_optimizer.step()"
-        )
-    return steps is not None or bool(counters)
-
-
-def _check_optimizer(source: Source, module: Any, optimizer: Any, history: History) -> float | None:
-    """The sample rate that the optimizer reports for each batch, where it can be seen."""
-    if optimizer is None:
-        return None
-    if hasattr(optimizer, "unclipped_num_std"):  # AdaClipDPOptimizer
-        raise UnprovenPrivacy(
-            "AdaClipDPOptimizer divides its noisy count of unclipped gradients by the exact size of the batch, which "
-            "reveals more than the accountant counts: its theorem divides by a constant. Train again with "
-            'clipping="flat" or "per_layer"'
-        )
-    accountant = getattr(source, "accountant", source)
-    hooked: list[Any] = []
-    if hasattr(accountant, "step") and hasattr(optimizer, "attach_step_hook"):
-        hook = getattr(optimizer, "step_hook", None)
-        hooked = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
-        if not any(value is accountant for value in hooked):
-            raise UnprovenPrivacy(
-                "this optimizer does not report its steps to this accountant (another step hook replaced it, or "
-                "another engine made the optimizer). Give the engine whose make_private made it, and attach no other "
-                "step hook"
-            )
-    trained = {id(weight) for group in getattr(optimizer, "param_groups", ()) for weight in group["params"]}
-    network = module if isinstance(module, torch.nn.Module) else getattr(module, "_module", None)
-    if isinstance(network, torch.nn.Module) and not trained <= {id(weight) for weight in network.parameters()}:
-        raise UnprovenPrivacy(
-            "this optimizer trained other weights than this teacher's. Give the module, the engine and the optimizer "
-            "of one make_private together"
-        )
-    noise, (recorded, *_) = getattr(optimizer, "noise_multiplier", None), history[-1]
-    if noise is not None and noise != recorded:
-        raise UnprovenPrivacy(
-            f"the optimizer's noise_multiplier is {noise}, the accountant last recorded {recorded}. Give the "
-            "accountant of this optimizer; if a scheduler changed the noise after the last step, set it back"
-        )
-    bound, clipped = getattr(optimizer, "max_grad_norm", None), getattr(module, "max_grad_norm", None)
-    if bound is not None and clipped is not None and bound != clipped:
-        raise UnprovenPrivacy(
-            f"the module clips gradients to {clipped}, the optimizer scales its noise to {bound}: ghost clipping does "
-            "not support schedules of the bound. Train again with a constant max_grad_norm"
-        )
-    layers = getattr(optimizer, "max_grad_norms", None)
-    if bound is not None and layers is not None and bound < math.hypot(*layers) * (1 - 1e-6):
-        raise UnprovenPrivacy(
-            f"the layers' gradients are clipped to {math.hypot(*layers):.6g} together, the optimizer scales its noise "
-            f"to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again with constant "
-            "bounds"
-        )
-    return next((value for value in hooked if isinstance(value, float)), None)
 
 
 def _check_sampling(
@@ -456,7 +407,8 @@ def _check_sampling(
         notes.append("The batches were not drawn by Poisson sampling: no guarantee, by the caller's choice.")
     if sampling == "assumed":
         notes.append("The loader was not given: Poisson sampling is assumed.")
-    if records is not None and (data_loader is not None or records < _FEW_RECORDS):
+    declared = "no_allocation" in record  # by train_teachers, which does not look at the shard
+    if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
         notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
     return sampling, records, notes
 

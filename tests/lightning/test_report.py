@@ -176,7 +176,7 @@ def test_a_plain_checkpoint_loses_the_accountant_and_the_callback_keeps_it(tmp_p
         runner = train(resumed, 4, tmp_path, kept=kept, resume=file)
         assert runner.global_step == 40
         assert claimed(resumed) == claims
-    true = dt.PrivacyProfile.from_dp_sgd([(1.0, 0.1, 40)]).epsilon(1e-5)
+    true = dt.PrivacyProfile.from_dp_sgd([(1.0, 1677722 / 2**24, 40)]).epsilon(1e-5)
     assert dt.read_privacy(resumed.engine, steps=runner.global_step).epsilon(1e-5) == true
 
 

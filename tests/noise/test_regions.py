@@ -169,9 +169,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "strongest_mechanism": lambda teacher: dt.strongest_mechanism(
         "self-bounding", teachers=3, classes=2, teacher=teacher, label_target=TARGET
     ),
-    "plurality_candidates": lambda teacher: dt.plurality_candidates(
-        teachers=3, classes=3, teacher=teacher, label_target=TARGET
-    ),
     "plot_label_profile": plotted,
 }
 

@@ -479,3 +479,82 @@ def test_every_route_has_a_key_of_its_own() -> None:
     total = dt.total_privacy(teachers=[PAPER], mechanism=Fake(), labels=1, delta=1e-4)
     keys = [route["key"] for route in total.to_dict()["routes"]]
     assert keys == ["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
+
+
+# --- records allocated at random ---
+
+ALLOCATION = dt.RandomAllocation(teachers=11)
+
+
+def test_random_allocation_adds_routes_and_leaves_the_others_as_they_are():
+    alone = dt.total_privacy(teachers=[PAPER] * 11, overlap=1, mechanism=NoiseFreeMajority(), labels=9, delta=3e-4)
+    total = dt.total_privacy(
+        teachers=[PAPER] * 11, mechanism=NoiseFreeMajority(), labels=9, delta=3e-4, allocation=ALLOCATION
+    )
+    assert total.routes[: len(alone.routes)] == alone.routes
+    assert [route.key for route in total.routes[len(alone.routes) :]] == ["allocation", "allocation-self-bounding"]
+    assert total.route.key == "allocation"
+    assert 0.0139 < total.epsilon < 0.0141
+    assert set(alone.assumptions) | set(ALLOCATION.assumptions) == set(total.assumptions)
+
+
+def test_self_bounding_labels_of_allocated_records():
+    mechanism = DaRRM(dt.self_bounding_noise(teachers=11, allowance=1.0))
+    strong = PrivacyProfile.from_dp_sgd([(1.0, 0.05, 100)])
+    total = dt.total_privacy(teachers=[strong] * 11, mechanism=mechanism, labels=1, delta=1e-5, allocation=ALLOCATION)
+    routes = {route.key: route.epsilon for route in total.routes}
+    assert total.route.key == "allocation-self-bounding"
+    assert routes["allocation-self-bounding"] == pytest.approx(0.904, rel=1e-3)
+    assert routes["allocation"] == pytest.approx(1.3786, rel=1e-3)
+
+
+def test_a_jury_of_allocated_teachers():
+    majority = NoiseFreeMajority(classes=2)
+    whole, jury, alone = (
+        dt.total_privacy(
+            teachers=[PAPER] * 11, mechanism=majority, labels=9, delta=3e-4, voters=voters, allocation=allocation
+        )
+        for voters, allocation in ((11, ALLOCATION), (5, ALLOCATION), (5, None))
+    )
+    assert jury.epsilon == pytest.approx(0.00835, rel=1e-2)
+    assert jury.epsilon < whole.epsilon
+    assert alone.epsilon == pytest.approx(0.1612, rel=1e-2)
+    assert any(assumption.startswith("Jury") for assumption in jury.assumptions)
+
+
+def test_fresh_votes_from_the_same_shards_compose_before_they_are_allocated():
+    total = dt.total_privacy(
+        teachers=[PAPER] * 11,
+        mechanism=NoiseFreeMajority(),
+        labels=4,
+        votes="fresh",
+        delta=3e-4,
+        allocation=ALLOCATION,
+    )
+    allocated = next(route for route in total.routes if route.key == "allocation")
+    assert allocated.epsilon == dt.allocated_epsilon(PAPER.compose(4), ALLOCATION, 3e-4)
+
+
+def test_unlike_teachers_cost_what_the_weakest_costs():
+    total = dt.total_privacy(
+        teachers=[PAPER] * 10 + [WEAKER],
+        mechanism=NoiseFreeMajority(),
+        labels=4,
+        delta=3e-4,
+        allocation=ALLOCATION,
+    )
+    assert total.epsilon == dt.allocated_epsilon(PrivacyProfile.weakest([PAPER, WEAKER]), ALLOCATION, 3e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"allocation": dt.RandomAllocation(teachers=10)}, "allocation"),
+        ({"overlap": 3}, "overlap"),
+        ({"voters": 12}, "v"),
+    ],
+)
+def test_an_allocation_fits_the_teachers(options, name):
+    situation = {"teachers": [PAPER] * 11, "mechanism": NoiseFreeMajority(), "labels": 1, "delta": 1e-4}
+    with pytest.raises(InvalidArgument, match=name):
+        dt.total_privacy(**{**situation, "allocation": ALLOCATION, **options})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy
+from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy, read_privacy
 from darrm_torch.teachers.dp_sgd import train_teacher
 
 
@@ -153,3 +154,18 @@ def test_a_model_that_keeps_statistics_of_raw_batches_is_refused() -> None:
     setting = TrainingSettings(batch_size=10, epochs=1)
     with pytest.raises(UnprovenPrivacy, match="training changed the buffer mean"):
         train_teacher(Centred, *some_data(40), shard_size=40, settings=setting, seeds=(1, 2))
+
+
+def test_secure_training_repeats_nothing_and_says_what_it_drew_from(tmp_path: Path) -> None:
+    setting = TrainingSettings(batch_size=10, epochs=2)
+    runs = [
+        train_teacher(build, *some_data(40), shard_size=40, settings=setting, seeds=(1, 2), secure=secure)
+        for secure in (True, True, False)
+    ]
+    assert not torch.equal(*(run["module_state_dict"]["1.weight"] for run in runs[:2]))
+    histories = [run["privacy_accountant_state_dict"]["history"] for run in runs]
+    assert histories[0] == histories[2]
+    for number, run in enumerate(runs):
+        torch.save(run, tmp_path / f"teacher-{number}.pt")
+    readings = [profile.reading for profile in read_privacy(tmp_path, accept=["seeds"])]
+    assert [reading.randomness[:7] for reading in readings] == ["AES-256", "AES-256", "Torch's"]

@@ -1,0 +1,90 @@
+"""What an optimizer of Opacus shows about its training: steps, noise, clipping, and the accountant it reports to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..errors import UnprovenPrivacy, check_integer
+
+__all__ = ["History", "check_optimizer", "counted_steps", "source_of_noise"]
+
+History = tuple[tuple[float, float, int], ...]
+
+
+def counted_steps(history: History, optimizer: Any, steps: int | None) -> bool:
+    """Check the recorded steps against every other count; False if there is none."""
+    recorded = sum(count for *_, count in history)
+    if steps is not None and check_integer("steps", steps, low=0) != recorded:
+        raise UnprovenPrivacy(
+            f"the accountant recorded {recorded} steps, but {steps} were taken. A training run that was resumed "
+            "without its accountant's state forgets the steps before: load the state dict of the accountant too"
+        )
+    state = getattr(optimizer, "state", {})
+    counters = [int(values["step"]) for values in state.values() if isinstance(values, dict) and "step" in values]
+    if max(counters, default=0) > recorded:
+        raise UnprovenPrivacy(
+            f"the optimizer took {max(counters)} steps, the accountant recorded {recorded}: some steps had no privacy. "
+            "Keep the accountant's state with the optimizer's, and do not call original_optimizer.step()"
+        )
+    return steps is not None or bool(counters)
+
+
+def check_optimizer(source: Any, module: Any, optimizer: Any, history: History) -> float | None:
+    """The sample rate that the optimizer reports for each batch, where it can be seen."""
+    if optimizer is None:
+        return None
+    if hasattr(optimizer, "unclipped_num_std"):  # AdaClipDPOptimizer
+        raise UnprovenPrivacy(
+            "AdaClipDPOptimizer divides its noisy count of unclipped gradients by the exact size of the batch, which "
+            "reveals more than the accountant counts: its theorem divides by a constant. Train again with "
+            'clipping="flat" or "per_layer"'
+        )
+    accountant = getattr(source, "accountant", source)
+    hooked: list[Any] = []
+    if hasattr(accountant, "step") and hasattr(optimizer, "attach_step_hook"):
+        hook = getattr(optimizer, "step_hook", None)
+        hooked = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+        if not any(value is accountant for value in hooked):
+            raise UnprovenPrivacy(
+                "this optimizer does not report its steps to this accountant (another step hook replaced it, or "
+                "another engine made the optimizer). Give the engine whose make_private made it, and attach no other "
+                "step hook"
+            )
+    trained = {id(weight) for group in getattr(optimizer, "param_groups", ()) for weight in group["params"]}
+    network = module if isinstance(module, torch.nn.Module) else getattr(module, "_module", None)
+    if isinstance(network, torch.nn.Module) and not trained <= {id(weight) for weight in network.parameters()}:
+        raise UnprovenPrivacy(
+            "this optimizer trained other weights than this teacher's. Give the module, the engine and the optimizer "
+            "of one make_private together"
+        )
+    noise, (recorded, *_) = getattr(optimizer, "noise_multiplier", None), history[-1]
+    if noise is not None and noise != recorded:
+        raise UnprovenPrivacy(
+            f"the optimizer's noise_multiplier is {noise}, the accountant last recorded {recorded}. Give the "
+            "accountant of this optimizer; if a scheduler changed the noise after the last step, set it back"
+        )
+    bound, clipped = getattr(optimizer, "max_grad_norm", None), getattr(module, "max_grad_norm", None)
+    if bound is not None and clipped is not None and bound != clipped:
+        raise UnprovenPrivacy(
+            f"the module clips gradients to {clipped}, the optimizer scales its noise to {bound}: ghost clipping does "
+            "not support schedules of the bound. Train again with a constant max_grad_norm"
+        )
+    layers = getattr(optimizer, "max_grad_norms", None)
+    if bound is not None and layers is not None and bound < math.hypot(*layers) * (1 - 1e-6):
+        raise UnprovenPrivacy(
+            f"the layers' gradients are clipped to {math.hypot(*layers):.6g} together, the optimizer scales its noise "
+            f"to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again with constant "
+            "bounds"
+        )
+    return next((value for value in hooked if isinstance(value, float)), None)
+
+
+def source_of_noise(record: Mapping[str, Any], optimizer: Any) -> str:
+    """The generator that a file of ``train_teachers`` names, or that an optimizer of Opacus draws its noise from."""
+    if optimizer is None:
+        return str(record.get("randomness", "unknown"))
+    return "Opacus' secure mode" if getattr(optimizer, "secure_mode", False) else "Torch's generator"
