@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -134,15 +134,20 @@ class Request:
         return [count for count in range(1, most + 1) if count % 2 or (count > 2 and self.classes > 2)]
 
     def price(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
-        """The proven cost of ``labels`` labels, by as many of the teachers, the first, as the mechanism asks."""
+        """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
         voters = getattr(mechanism, "teachers", None) or self.teachers
         return total_privacy(
-            teachers=self.teacher.unlike[:voters] or [self.teacher] * voters,
+            teachers=self._promises(voters),
             overlap=min(self.overlap, voters),
             mechanism=mechanism,
             labels=labels,
             delta=delta,
         )
+
+    def _promises(self, voters: int) -> Sequence[PrivacyProfile]:
+        """What ``voters`` of the teachers promise, whichever these are."""
+        unlike = self.teacher.unlike
+        return unlike if len(unlike) == voters else [self.teacher] * voters
 
     def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:
         """Whether the mechanism keeps every target, or the allowance, times ``slack``."""

@@ -175,6 +175,8 @@ class PrivacyProfile:
         if isinstance(other, PrivacyProfile):
             return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
         times = check_integer("count", other, low=1)
+        if times == 1:
+            return self
         return PrivacyProfile(
             dp_sgd=tuple((noise, rate, steps * times) for noise, rate, steps in self.dp_sgd),
             promises=tuple((points, count * times) for points, count in self.promises),
