@@ -29,21 +29,17 @@ SMALL = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs"
 METHODS = 7
 
 
+def answers(file: Path) -> dict[str, int]:
+    """The labels in a ledger by key."""
+    text = io.StringIO()
+    dt.PrivacyLedger(file).export_json(text)
+    charges = json.loads(text.getvalue())["charges"]
+    return {key: label for charge in charges for key, label in charge["labels"].items()}
+
+
 def paid(run: Path) -> dict[str, int]:
     """Labels in each ledger."""
-    counts = {}
-    for file in sorted((run / "ledgers").glob("*.ledger")):
-        counts[file.stem] = dt.PrivacyLedger(file).count
-    return counts
-
-
-def answers(file: Path) -> dict[str, int]:
-    """The label of each input in a ledger."""
-    stream = io.StringIO()
-    dt.PrivacyLedger(file).export_json(stream)
-    return {
-        key: label for charge in json.loads(stream.getvalue())["charges"] for key, label in charge["labels"].items()
-    }
+    return {file.stem: len(answers(file)) for file in sorted((run / "ledgers").glob("*.ledger"))}
 
 
 def stamps(run: Path) -> dict[str, int]:
