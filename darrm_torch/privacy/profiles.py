@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -88,6 +88,23 @@ class PrivacyProfile:
         if not runs or any(len(run) != 3 for run in runs):
             raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
+
+    def for_replacement(self) -> PrivacyProfile:
+        """What these releases promise for neighbours that *replace* one record, as one release.
+
+        Through the data set without the record, ``delta(2 epsilon) <= (1 + e^epsilon) delta_add_or_remove(epsilon)``.
+
+        >>> promise = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).for_replacement()
+        >>> promise.epsilon(0.0)
+        1.0
+        """
+        points = []
+        for delta in (0.0, *(10.0 ** (-power / 2) for power in range(1, 41))):
+            epsilon = self.epsilon(delta)
+            if epsilon < 300.0:
+                grown = (1 + math.exp(epsilon)) * delta * (1 + 2.0**-50)
+                points.append(PrivacyGuarantee(epsilon=2 * epsilon, delta=min(1.0, grown)))
+        return replace(self.from_guarantee(*points) if points else self.non_private(), reading=self.reading)
 
     @classmethod
     def non_private(cls) -> PrivacyProfile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import re
 import signal
@@ -82,11 +81,10 @@ def test_two_classes_of_a_folder(tmp_path: Path) -> None:
         data.load_task("fashion-mnist", classes="5v7", folder=tmp_path)
 
 
-def test_ids_tell_records_apart_and_ignore_their_place() -> None:
-    task = data.load_task("mnist-5000", limit=50)
-    ids = task.private_ids()
-    assert len(set(ids)) == 50
-    assert data.load_task("mnist-5000", limit=40).private_ids() == ids[:40]
+def test_the_declared_number_of_records_does_not_depend_on_the_data() -> None:
+    assert [data.load_task("mnist-5000", limit=limit).declared_records for limit in (40, 50)] == [4000, 4000]
+    assert data.load_task("mnist-5000", classes="5v8", limit=40).declared_records == 800
+    assert data.load_all_classes("mnist-5000", limit=40).declared_records == 4000
 
 
 def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +104,15 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert rows["darrm-optimal"]["total"]["route"] == "publishing the teachers"
     assert rows["darrm-optimal"]["total"]["epsilon"] == rows["noise-free"]["total"]["epsilon"]
     assert paid(run) == dict.fromkeys(rows, 20)
-    manifest = json.loads((run / "shards.json").read_text())
-    assert sorted(itertools.chain(*manifest["records"])) == list(range(300))
+    private = sorted((run / "private").iterdir())
+    assert [file.name for file in private] == [
+        "draw.json",
+        "draws.npy",
+        "plain-teacher-data.sha256",
+        "teacher-data.sha256",
+    ]
+    assert all(file.stat().st_mode & 0o077 == 0 for file in private)
+    assert "at random and in secret. Counting that" in results["notes"][-1]
     before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
     for name in ("darrm-optimal", "gnmax-rdp"):
         (run / "students" / f"{name}.json").unlink()  # as if stopped between labelling and these students
@@ -143,7 +148,7 @@ WRONG = {
     "too many queries": (["--queries", "100000"], "queries"),
     "words for a number": (["--teachers", "many"], "--teachers"),
     "unknown option": (["--teacher-count", "3"], "--teacher-count"),
-    "more teachers than records": (["--limit", "20", "--teachers", "40", "--queries", "5"], "at least one record"),
+    "more teachers than records": (["--limit", "20", "--teachers", "40", "--queries", "5"], "records"),
     "negative limit": (["--limit", "-5"], "limit"),
     "no workers": (["--workers", "0"], "workers"),
     "negative seed": (["--seed", "-1"], "seed"),
