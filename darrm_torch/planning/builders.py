@@ -208,12 +208,12 @@ def _goal(request: Request) -> tuple[Prior, str]:
 # --- labels that add up -----------------------------------------------------------------------------------------------
 
 
-def self_bounding(request: Request) -> Mechanism:
-    """The least noise with which the labels add up to within the targets."""
+def self_bounding(request: Request, *, tolerance: float = 2.0**-40) -> Mechanism:
+    """The least noise with which the labels add up to within the targets; its allowance is exact to ``tolerance``."""
     built, unmet = [], request.unmet()
     for overlap in request.allowance_overlaps:
         try:
-            m = _largest_allowance(request, overlap) if request.allowance is None else request.allowance
+            m = request.allowance or _largest_allowance(request, overlap, tolerance)
         except InvalidArgument as error:
             unmet = error
         else:
@@ -226,18 +226,16 @@ def self_bounding(request: Request) -> Mechanism:
 
 def agreement(request: Request, mechanism: Mechanism) -> tuple[float, float]:
     """How often a label is what most teachers say, and the standard error of that: :func:`expected_agreement`."""
-    return expected_agreement(
-        mechanism, teachers=request.teachers, classes=request.classes, prior=request.belief
-    )
+    return expected_agreement(mechanism, teachers=request.teachers, classes=request.classes, prior=request.belief)
 
 
-def _largest_allowance(request: Request, overlap: int) -> float:
+def _largest_allowance(request: Request, overlap: int, tolerance: float) -> float:
     """The largest allowance, for an overlap of ``overlap``, at which the labels keep the targets."""
 
     def promised(m: float) -> Promised:
         return Promised(allowance=m, overlap=overlap)
 
-    m = request.strongest(promised, _LEAST, float(overlap), tolerance=2.0**-40, slack=1.0)
+    m = request.strongest(promised, _LEAST, float(overlap), tolerance=tolerance, slack=1.0)
     whole = float(round(m))  # a search comes near a whole number without reaching it
     return whole if abs(m - whole) < 1e-6 and whole and request.keeps(promised(whole)) else m
 

@@ -10,7 +10,6 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from ..errors import InvalidArgument, check_integer, check_number
@@ -42,9 +41,9 @@ class DesignRow:
         noise_multiplier: of each model: the smallest that keeps the total, to a thousandth, never a smaller one.
         epsilon: the proven price of everything that the models release, at the delta of the total. At most the total.
         epsilon_if_leaked: the price if everyone knows which models a record helped to train.
-        effective_noise: the noise of the mean of the K models, as the noise multiplier of one model with the sample rate
-            that was asked about. First order: gradients add up and independent noises average, so that this is
-            ``noise_multiplier * sqrt(K) / r``.
+        effective_noise: the noise of the mean of the K models, as the noise multiplier of one model with the declared
+            sample rate. First order: gradients add up and independent noises average, so this is ``noise_multiplier *
+            sqrt(K) / r``.
         relative_noise: ``effective_noise`` divided by that of one model.
         computing: the number of gradients, divided by that of one model.
         cost: ``computing`` times what one model costs.
@@ -140,11 +139,10 @@ class Design:
         """The recommendation: one model where records can be pooled, the teachers of the silos where they cannot."""
         return self.one_model if self.data == "pooled" else self.rows[1]
 
-    @cached_property
+    @property
     def balanced(self) -> DesignRow | None:
         """The cheapest ensemble whose mean is no noisier than one model; None if there is none."""
-        quiet = [row for row in self.rows if row.kind == "ensemble" and row.has_no_more_noise]
-        return min(quiet, key=lambda row: (row.computing, row.effective_noise), default=None)
+        return _balanced(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -167,11 +165,12 @@ class Design:
         texts = self._advice_for_pooled_records() if self.data == "pooled" else self._advice_for_silos()
         return [
             *texts,
-            "What ensembles are for: records in silos that cannot be pooled, teachers that exist already, unlike models "
-            "that are to vote together, and the disagreement of teachers as a signal.",
+            "What ensembles are for: records in silos that cannot be pooled, teachers that exist already, unlike "
+            "models that are to vote together, and the disagreement of teachers as a signal.",
             "The effective noise is first order: gradients add up and independent noises average. Single teachers are "
-            "noisier than their mean, and small shards under strong noise lose more than this says. Noise-free votes are "
-            "best cast as mean class probabilities. Compare designs on public data, with learning rates tuned alike.",
+            "noisier than their mean, and small shards under strong noise lose more than this says. Noise-free votes "
+            "are best cast as mean class probabilities. Compare designs on public data, with learning rates tuned "
+            "alike.",
         ]
 
     def _advice_for_pooled_records(self) -> list[str]:
@@ -205,9 +204,10 @@ class Design:
 
     def _advice_for_silos(self) -> list[str]:
         return [
-            f"Recommendation: one teacher for each silo. {self.best.verdict} Natural silos are no random allocation, so "
-            "nothing is gained from secrecy; a record is in one silo, so each teacher may spend the whole total. A person "
-            "with records in several silos is protected less.",
+            "Recommendation: one teacher for each silo. A record is in one silo, so each teacher may spend the whole "
+            f"total. Their mean carries {self.best.relative_noise:.2f} times the noise of one model on all records. "
+            "Silos are no random allocation, so secrecy adds nothing; a person with records in several silos is "
+            "protected less.",
             "One model on all records would carry less noise. Silos that can add up clipped gradients securely train it "
             "without pooling records (federated DP-SGD).",
         ]
@@ -219,16 +219,16 @@ class Design:
             f"{self.records:,} records, {place}. Total: {self.total}, for adding or removing one record. Each model: "
             f"sample rate {self.sample_rate:.4g}, {self.steps} steps; one model costs {self.model_cost:g}."
         )
-        head = f"  {'design':<25}{'multiplier':>11}{'effective':>11}{'relative':>10}{'computing':>11}{'if leaked':>11}"
+        head = f"  {'design':<24}{'multiplier':>11}{'effective':>11}{'relative':>10}{'computing':>11}{'if leaked':>10}"
         table = [
-            f"  {row.name:<25}{row.noise_multiplier:>11.3f}{row.effective_noise:>11.3f}{row.relative_noise:>10.2f}"
-            f"{row.computing:>11g}{format_bound(row.epsilon_if_leaked):>11}"
+            f"  {row.name:<24}{row.noise_multiplier:>11.3f}{row.effective_noise:>11.3f}{row.relative_noise:>10.2f}"
+            f"{row.computing:>11g}{format_bound(row.epsilon_if_leaked):>10}"
             for row in self.rows
         ]
         notes = [
             "multiplier: noise multiplier of each model at this total. effective: noise of the mean of the models, as "
-            "the noise multiplier of one model. relative: the same, divided by that of one model. computing: gradients, "
-            "divided by those of one model.",
+            "the noise multiplier of one model. relative: the same, divided by that of one model. computing: "
+            "gradients, divided by those of one model.",
             "",
             *(f"- {row.name}: {row.verdict}" for row in self.rows[1:]),
         ]
@@ -277,8 +277,8 @@ def design(
     ...     print(f"{row.name}: {row.noise_multiplier:.2f}, effective {row.effective_noise:.1f}")
     one model: 1.69, effective 1.7
     12 teachers, r = 1: 0.92, effective 3.2
-    12 teachers, r = 4: 1.83, effective 1.6
-    one model, 4 x the batch: 5.41, effective 1.4
+    12 teachers, r = 4: 1.82, effective 1.6
+    one model, 4 x the batch: 5.80, effective 1.4
     >>> answer.rows[1].verdict
     'Disjoint shards: equal computing, 1.89 times the noise of one model.'
     """
@@ -341,7 +341,10 @@ def design(
         tried = {1, 2, 3, 4, count // 2, count} if overlaps is None else overlaps
         for overlap in sorted(overlap for overlap in tried if 1 <= overlap <= count):
             add("ensemble", count, overlap)
-    answer = Design(
+    balanced = _balanced(rows)
+    if balanced is not None and balanced.overlap > 1 and balanced.overlap * sample_rate <= 1:
+        add("one-model", 1, 1, times=balanced.overlap)
+    return Design(
         records=records,
         total=total,
         sample_rate=sample_rate,
@@ -350,11 +353,11 @@ def design(
         model_cost=model_cost,
         rows=tuple(rows),
     )
-    times = 1 if answer.balanced is None else answer.balanced.overlap
-    if times == 1 or times * sample_rate > 1:
-        return answer
-    add("one-model", 1, 1, times=times)
-    return Design(**{**vars(answer), "rows": tuple(rows)} if "balanced" not in vars(answer) else _fields(answer, rows))
+
+
+def _balanced(rows: Sequence[DesignRow]) -> DesignRow | None:
+    quiet = [row for row in rows if row.kind == "ensemble" and row.has_no_more_noise]
+    return min(quiet, key=lambda row: (row.computing, row.effective_noise), default=None)
 
 
 def _filled(text: str) -> str:

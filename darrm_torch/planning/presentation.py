@@ -117,10 +117,12 @@ def _with_and_without(request: Request, rows: Sequence[Strategy], juries_win_fro
     else:
         where = "at every price"
         if juries_win_from:
-            where = f"from about {format_bound(juries_win_from)} on, and noise agrees at least as often as a jury below it"
+            where = (
+                f"from about {format_bound(juries_win_from)} on, and noise agrees at least as often as a jury below it"
+            )
         text += (
-            f"a jury (fewer teachers, no noise) agrees more often than self-bounding noise {where}. The price of a jury "
-            "does not grow with the number of labels; the price of noise does."
+            f"a jury (fewer teachers, no noise) agrees more often than self-bounding noise {where}. The price of a "
+            "jury does not grow with the number of labels; the price of noise does."
         )
     return [*lines, text]
 
@@ -132,9 +134,7 @@ def _price_of_leaks(request: Request, best: Strategy) -> str:
         return "This price does not need the random allocation: it holds even if the draws leak."
     pair = PrivacyGuarantee(epsilon=best.without_allocation, delta=best.total.delta)
     what = f"all {request.labels} labels" if request.labels > 1 else "the label"
-    return (
-        f"Price of {what} with random allocation: {best.total.guarantee}. Without it, or if the draws leak: {pair}."
-    )
+    return f"Price of {what} with random allocation: {best.total.guarantee}. Without it, or if the draws leak: {pair}."
 
 
 def _notes(request: Request, rows: Sequence[Strategy]) -> list[str]:

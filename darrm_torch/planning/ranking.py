@@ -14,7 +14,7 @@ from typing import Any
 
 from scipy import optimize
 
-from ..errors import check_integer, check_number
+from ..errors import DarrmError, check_integer, check_number
 from ..mechanisms import NoiseFreeMajority
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
@@ -22,7 +22,7 @@ from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from . import builders
-from .families import FAMILIES, Family, families
+from .families import Family, families
 from .presentation import plan_text, plan_values, round_down
 from .request import SLACK, Request, missing_target
 from .strategies import Strategy
@@ -308,9 +308,13 @@ def _juries_win_from(question: Plan) -> float | None:
             return epsilon == 0
         allowed = replace(target, epsilon=epsilon)
         rival = replace(question, label_target=None, labels=labels, total_target=allowed)
+        try:
+            noise = builders.self_bounding(rival, tolerance=2.0**-10)
+        except DarrmError:
+            return True
         jury = NoiseFreeMajority(classes=question.classes, teachers=size)
-        noisy = _agreement(_best(FAMILIES["self-bounding"].rows(rival)))
-        return 1 - builders.agreement(question, jury)[0] < 0.99 * (1 - noisy)  # not by rounding alone
+        errors = [1 - builders.agreement(question, one)[0] for one in (jury, noise)]
+        return errors[0] < 0.99 * errors[1]  # not by rounding alone
 
     first = bisect_left(sizes, True, key=wins)
     return price(sizes[first]) if first < len(sizes) else None
