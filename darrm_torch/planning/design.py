@@ -208,8 +208,8 @@ class Design:
             f"total. Their mean carries {self.best.relative_noise:.2f} times the noise of one model on all records. "
             "Silos are no random allocation, so secrecy adds nothing; a person with records in several silos is "
             "protected less.",
-            "One model on all records would carry less noise. Silos that can add up clipped gradients securely train it "
-            "without pooling records (federated DP-SGD).",
+            "One model on all records would carry less noise. Silos that can add up clipped gradients securely train "
+            "it without pooling records (federated DP-SGD).",
         ]
 
     def __str__(self) -> str:

@@ -34,7 +34,8 @@ class Request:
         teachers: K.
         classes: C.
         teacher: what each teacher promises as a trained model: a profile, a guarantee, or one of these for each
-            teacher, of which the weakest then stands for all; None: nothing. Stored as a profile.
+            teacher, whose weakest (:meth:`PrivacyProfile.weakest`) noise is built for; None: nothing. Stored as a
+            profile. Prices are those of the worst teachers that one record can affect.
         overlap: r, the most teachers that one record can affect; None: all. Stored as a number.
         labels: Q, how many labels the same trained teachers will release.
         label_target: what each label must keep by itself.
@@ -156,8 +157,9 @@ class Request:
 
     def price(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
         """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
+        unlike = self.teacher.unlike
         return total_privacy(
-            teachers=[self.teacher] * self.teachers,
+            teachers=unlike if len(unlike) == self.teachers else [self.teacher] * self.teachers,
             overlap=self.overlap,
             mechanism=mechanism,
             labels=labels,

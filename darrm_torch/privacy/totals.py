@@ -16,6 +16,7 @@ from .assumptions import Neighbours, assumptions_of
 from .composition import seen_through
 from .guarantees import PrivacyGuarantee, format_bound, round_up
 from .profiles import PrivacyProfile, as_profile, as_profiles
+from .unlike import worst_epsilon
 
 __all__ = ["PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
 
@@ -245,6 +246,10 @@ class _Release:
         """The largest epsilon of any single teacher at ``delta``."""
         return max(profile.epsilon(min(delta, 1.0)) for profile in set(self.profiles))
 
+    def teacher_delta(self, epsilon: float) -> float:
+        """The largest delta of any single teacher at ``epsilon``."""
+        return max(profile.delta(epsilon) for profile in set(self.profiles))
+
 
 _Bound = tuple[float | None, str]  # epsilon, or None where the argument does not apply; and the explanation
 
@@ -260,9 +265,7 @@ def _publishing(release: _Release) -> _Bound:
     profiles, affected, rounds, delta = release.profiles, release.affected, release.rounds, release.delta
     bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
     if affected < len(profiles):
-        bounds.append(PrivacyProfile.weakest(profiles).compose(affected * rounds).epsilon(delta))
-    if affected == 1:
-        bounds.append(max(profile.compose(rounds).epsilon(delta) for profile in set(profiles)))
+        bounds.append(worst_epsilon(profiles, affected, rounds, delta))
     often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."
     return min(bounds), (
         f"The labels reveal no more than publishing {release.affected_teachers} that one record can affect{often}"
@@ -319,11 +322,8 @@ def _certified(release: _Release) -> _Bound:
             f"The certificate assumes that one record affects at most {certificate.overlap} teachers; here it can "
             f"affect {release.affected}."
         )
-    weakest = PrivacyProfile.weakest(release.profiles)
     for point in certificate.teacher:
-        if math.isfinite(point.epsilon) and weakest.delta(point.epsilon) > point.delta < max(
-            profile.delta(point.epsilon) for profile in set(release.profiles)
-        ):
+        if math.isfinite(point.epsilon) and release.teacher_delta(point.epsilon) > point.delta:
             return None, f"The certificate assumes that every teacher is {point}; that is not proven for all of them."
     if release.labels > 1 and not release.fresh:
         return None, (

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import Subset
 
-from ..errors import UnprovenPrivacy
+from ..errors import InvalidArgument, UnprovenPrivacy
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .findings import Finding, refuse_unless_accepted
@@ -39,7 +39,17 @@ def settled_allocation(
     overlap: int | None,
     neighbours: str,
 ) -> tuple[RandomAllocation | None, int | None]:
-    """The allocation that is stated, or else recorded, and the overlap that goes with it."""
+    """The allocation that is stated, or else recorded, and the overlap that goes with it.
+
+    Raises:
+        InvalidArgument: the stated allocation is for another number of teachers, another overlap or other neighbours.
+    """
+    if allocation is not None:
+        if allocation.teachers != len(profiles) or neighbours != "add/remove":
+            expected = f"one to {len(profiles)} teachers, for neighbours that add or remove a record"
+            raise InvalidArgument("allocation", expected, allocation)
+        if overlap not in (None, allocation.overlap):
+            raise InvalidArgument("overlap", f"{allocation.overlap}, as in the allocation", overlap)
     if allocation is None and neighbours == "add/remove":
         allocation = recorded_allocation(profiles, overlap=overlap)
     return allocation, allocation.overlap if allocation is not None and overlap is None else overlap

@@ -178,17 +178,37 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
 
 
+# Exact prices, which take one guarantee and nothing else.
+ONE_GUARANTEE: dict[str, Callable[[Any], Any]] = {
+    "exact_self_bounding_delta": lambda teacher: dt.exact_self_bounding_delta(teacher, 0.1, teachers=3, allowance=1.0),
+    "exact_self_bounding_epsilon": lambda teacher: dt.exact_self_bounding_epsilon(
+        teacher, 1e-5, teachers=3, allowance=1.0
+    ),
+}
+
+
 def test_every_public_function_with_a_teacher_is_tried() -> None:
     functions = {name: getattr(dt, name) for name in dt.__all__ if inspect.isfunction(getattr(dt, name))}
-    assert {name for name, call in functions.items() if "teacher" in inspect.signature(call).parameters} == set(CALLS)
+    with_teacher = {name for name, call in functions.items() if "teacher" in inspect.signature(call).parameters}
+    assert with_teacher == {*CALLS, *ONE_GUARANTEE}
+
+
+@pytest.mark.parametrize("call", ONE_GUARANTEE.values(), ids=ONE_GUARANTEE.keys())
+def test_where_one_guarantee_is_asked_a_sequence_is_refused(call: Callable[[Any], Any]) -> None:
+    for teacher in (UNLIKE, [WEAKEST] * 3):
+        with pytest.raises(InvalidArgument, match=r"^teacher must be a PrivacyGuarantee"):
+            call(teacher)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_a_sequence_is_one_promise_for_each_teacher_and_stands_for_the_weakest(call: Callable[[Any], Any]) -> None:
     expected = call(PrivacyProfile.from_guarantee(WEAKEST))
+    if call in (CALLS["plan"], plotted):  # priced for the teachers as they are
+        expected = call(UNLIKE)
     mixed = [UNLIKE[0], PrivacyProfile.from_guarantee(UNLIKE[1]), UNLIKE[2]]
-    for teacher in (UNLIKE, list(UNLIKE), (one for one in UNLIKE), UNLIKE[::-1], mixed, [WEAKEST] * 3):
+    for teacher in (UNLIKE, list(UNLIKE), (one for one in UNLIKE), UNLIKE[::-1], mixed):
         assert call(teacher) == expected
+    assert call([WEAKEST] * 3) == call(PrivacyProfile.from_guarantee(WEAKEST))
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())

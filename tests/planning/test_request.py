@@ -52,7 +52,9 @@ def test_a_plan_needs_a_target() -> None:
 def test_a_request_is_frozen_and_keeps_what_it_was_given_as_checked_values() -> None:
     unlike = [PrivacyGuarantee(epsilon=e) for e in (0.1, 0.3, 0.2)]
     request = Request(teachers=3, teacher=unlike, label_target=TARGET)
-    assert request.teacher == PrivacyProfile.from_guarantee(unlike[1])
+    assert request.teacher == PrivacyProfile.weakest(unlike)
+    assert request.teacher.guarantees() == (unlike[1],)
+    assert len(request.teacher.unlike) == 3
     assert request.overlap == 3
     assert replace(request, labels=2).teacher == request.teacher
     with pytest.raises(FrozenInstanceError):
