@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import checked
 from .errors import DarrmError, InvalidArgument, check_integer
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
@@ -49,6 +50,7 @@ _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
 _LISTED = 1000  # up to this number of histograms all are evaluated; otherwise this number is sampled
 
 
+@checked
 def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
     """Plots gamma against the votes; the title states the certificate and its margin.
 
@@ -82,6 +84,7 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
     return _finished(axes, legend=bool(drawn) or label != "gamma")
 
 
+@checked
 def plot_plurality(
     mechanism: Mechanism,
     *,
@@ -166,6 +169,7 @@ def _proof(noise: NoiseFunction | Mechanism) -> str:
     return "No certificate: nothing is proven"
 
 
+@checked
 def plot_label_profile(
     noise: NoiseFunction | Mechanism,
     teacher: Teacher,
@@ -237,6 +241,7 @@ def plot_label_profile(
     return _finished(axes)
 
 
+@checked
 def plot_frontier(
     plan: Plan,
     epsilons: Iterable[float] | None = None,
@@ -303,6 +308,7 @@ def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) 
     return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)
 
 
+@checked
 def plot_ledger(
     ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
 ) -> Any:

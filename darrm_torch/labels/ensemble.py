@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
@@ -62,6 +63,7 @@ class PrivateMajorityEnsemble(nn.Module):
         LedgerError: the ledger belongs to other teachers, other promises, another mechanism or other rules.
     """
 
+    @checked
     def __init__(
         self,
         models: Iterable[nn.Module],
@@ -123,6 +125,7 @@ class PrivateMajorityEnsemble(nn.Module):
         self.ledger.bind(self._identity, cost=price)
 
     @classmethod
+    @checked
     def from_opacus(
         cls,
         models: Iterable[nn.Module],
@@ -280,6 +283,7 @@ class PrivateMajorityEnsemble(nn.Module):
         """
         return self._teachers.votes(inputs, range(len(self._teachers)))[0]
 
+    @checked
     def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
         """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
 
@@ -321,6 +325,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 "If it can be in fewer, pass overlap=...: labels then cost less"
             ) from None
 
+    @checked
     def check_budget(self, batches: Iterable[Tensor]) -> None:
         """Check that labels for all these inputs fit in the ledger's budget. Draws and charges nothing.
 
@@ -331,6 +336,7 @@ class PrivateMajorityEnsemble(nn.Module):
             with self._overlap_hint():
                 self.ledger.check([key for inputs in batches for key in input_digests(inputs)])
 
+    @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
         return total_privacy(
@@ -341,6 +347,7 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=self.delta if delta is None else delta,
         )
 
+    @checked
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
         """What was released, what one label and all labels cost, by which argument, under which assumptions.
 
@@ -380,6 +387,7 @@ class PrivateMajorityEnsemble(nn.Module):
                     raise UnprovenPrivacy(f"{name} of this state_dict is not the weight of the teacher. {_OTHERS}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    @checked
     def set_extra_state(self, state: dict[str, str]) -> None:
         """Refuse weights that do not belong to the profiles, the noise and the ledger of this ensemble."""
         different = [name for name, value in self._identity.items() if state.get(name) != value]

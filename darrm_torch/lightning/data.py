@@ -11,6 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer
 from ..labels.ensemble import PrivateMajorityEnsemble
 
@@ -44,6 +45,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         InvalidArgument: more queries than public inputs, or nothing left for unlabelled batches.
     """
 
+    @checked
     def __init__(
         self,
         ensemble: PrivateMajorityEnsemble,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms import Mechanism
 from ..noise.plurality_priors import PluralityVotes
@@ -51,6 +52,7 @@ class StudentModule(L.LightningModule):
             test: a label that is no class, or a backbone with another number of outputs.
     """
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
@@ -144,6 +146,7 @@ def _checked_transition(transition: Any, classes: int) -> Tensor | None:
     return matrix.clone()
 
 
+@checked
 def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | PluralityVotes, classes: int = 2) -> Tensor:
     """How often a mechanism gives which label, for each right one, if the votes are as the prior believes.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
@@ -27,6 +28,7 @@ from .self_bounding import SelfBoundingCertificate, certify_self_bounding
 __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseFunction:
     """The probability gamma(l) of reporting the majority of K teachers at l votes for 1; otherwise a fair coin decides.
@@ -112,6 +114,7 @@ class NoiseFunction:
         """1 - gamma(l) for l > K/2."""
         return 1.0 - self.gamma[self.teachers // 2 + 1 :]
 
+    @checked
     def expected_error(self, prior: Prior, *, samples: int = 100_000, seed: int = 0) -> tuple[float, float]:
         """The error averaged over a prior, and its standard error.
 
@@ -136,6 +139,7 @@ class NoiseFunction:
         return json.dumps({"gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
 
     @classmethod
+    @checked
     def from_json(cls, text: str) -> NoiseFunction:
         """The noise function that :meth:`to_json` wrote. Its certificate is proven again, never trusted.
 
@@ -193,6 +197,7 @@ def _recertified(gamma: FloatArray, claim: dict[str, Any]) -> Certificate | Self
     return replace(certificate, optimality_gap=claim["optimality_gap"])
 
 
+@checked
 def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     """gamma_Sub: the majority of ``allowance`` teachers drawn without replacement (the paper's Lemma 3.1).
 
@@ -227,6 +232,7 @@ def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     return NoiseFunction(gamma=_least_noise(count, Fraction((sample + 1) // 2), count, minority))
 
 
+@checked
 def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     """gamma_DSub: the majority of ``2 allowance - 1`` teachers (the paper's Theorem 4.1), or of all.
 
@@ -243,6 +249,7 @@ def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     return subsampling_noise(teachers=count, allowance=min(2 * votes - 1, count))
 
 
+@checked
 def constant_noise(
     *,
     teachers: int,
@@ -293,6 +300,7 @@ def constant_noise(
     return NoiseFunction(gamma=np.full(count + 1, value))
 
 
+@checked
 def self_bounding_noise(
     *,
     teachers: int,

@@ -15,6 +15,7 @@ import highspy
 import numpy as np
 from scipy import sparse
 
+from ..arguments import checked
 from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_integer
 from ..privacy.guarantees import PrivacyGuarantee
@@ -33,6 +34,7 @@ _CUTS = 64  # constraints added per round
 _SAMPLES, _SEED = 3000, 20240  # draws from the prior where the expected error has no closed form
 
 
+@checked
 def optimize_noise(
     *,
     teachers: int,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import platformdirs
 
+from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee
@@ -24,6 +25,7 @@ from .regions import Teacher, check_overlap, check_target, teacher_profile
 __all__ = ["fetch_noise"]
 
 
+@checked
 def fetch_noise(
     *,
     teachers: int,

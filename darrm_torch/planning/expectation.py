@@ -11,6 +11,7 @@ import math
 import numpy as np
 from scipy import stats
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import check_integer
 from ..mechanisms import DaRRM, Mechanism, NoiseFreeMajority, SelfBoundingPlurality, VotePrivatePlurality
@@ -27,6 +28,7 @@ _LISTED_PARTS = 100  # the most where the law of each is a sum over all samples 
 _DRAWN = 1000  # how many are drawn where they are more
 
 
+@checked
 def expected_accuracy(
     mechanism: Mechanism, *, teachers: int, classes: int, prior: Prior | PluralityPrior = VAGUE_VOTES
 ) -> tuple[float, float]:
@@ -49,6 +51,7 @@ def expected_accuracy(
     return right, error
 
 
+@checked
 def expected_agreement(
     mechanism: Mechanism,
     *,

@@ -13,6 +13,7 @@ from typing import Any
 
 from scipy import optimize
 
+from ..arguments import checked
 from ..errors import check_integer, check_number
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
@@ -104,10 +105,12 @@ class Plan(Request):
         """The recommendation; None when nothing keeps the targets."""
         return self.rows[0] if self.rows and self.rows[0].meets else None
 
+    @checked
     def at(self, epsilon: float) -> Plan:
         """The same question at another ``epsilon`` of all labels (or of one); with two targets both are scaled."""
         return _solved(self._scaled(epsilon / self.targets[-1].epsilon))
 
+    @checked
     def costs(
         self, agreement: float, *, on_progress: Callable[[str], None] = lambda name: None
     ) -> tuple[tuple[str, float], ...]:
@@ -138,6 +141,7 @@ class Plan(Request):
                 cheapest[family.kind, family.rests_on] = cost
         return tuple(sorted(cheapest.values(), key=lambda pair: pair[1]))
 
+    @checked
     def teachers_needed(self, agreement: float, *, on_progress: Callable[[], None] = lambda: None) -> TeachersNeeded:
         """What the teachers would have to be for a strategy that rests on them to agree so often, all else unchanged.
 
@@ -224,6 +228,7 @@ class Plan(Request):
         return None if least is None else (names[least], least)
 
 
+@checked
 def plan(
     *,
     teachers: int,

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 
 __all__ = ["RandomAllocation"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class RandomAllocation:
     """Public facts about how records were allocated to shards: each unit drew its shards at random, in secret.
@@ -104,6 +106,7 @@ class RandomAllocation:
         }
 
     @classmethod
+    @checked
     def from_dict(cls, value: Mapping[str, Any]) -> RandomAllocation:
         """The allocation that :meth:`to_dict` described.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
@@ -46,6 +47,7 @@ class _Price:
         return min(1.0, max(removal, addition) * _SLACK)
 
 
+@checked
 def allocated_delta(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -74,6 +76,7 @@ def allocated_delta(
     return min(max(term(epsilon) for term in price), _most(profile, allocation, voters).delta(epsilon))
 
 
+@checked
 def allocated_epsilon(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -93,6 +96,7 @@ def allocated_epsilon(
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
 
 
+@checked
 def jury_delta(
     profile: PrivacyProfile | PrivacyGuarantee,
     epsilon: float,
@@ -118,6 +122,7 @@ def jury_delta(
     return _jury(as_profile("profile", profile), teachers, overlap, voters)(epsilon)
 
 
+@checked
 def jury_epsilon(
     profile: PrivacyProfile | PrivacyGuarantee,
     delta: float,
@@ -138,6 +143,7 @@ def jury_epsilon(
     return _smallest(price, delta, as_profile("profile", profile).compose(most).epsilon(delta))
 
 
+@checked
 def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
     """The probability that ``labels`` random votes, drawn one by one, come from 0, 1, 2, ... different teachers.
 
@@ -153,6 +159,7 @@ def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
     return tuple(law)
 
 
+@checked
 def self_bounding_delta(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -179,6 +186,7 @@ def self_bounding_delta(
     return _Price(((1.0, _shared_law(as_profile("profile", profile), allocation, allowance, voters)),))(epsilon)
 
 
+@checked
 def self_bounding_epsilon(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
+from ..arguments import checked
 from ..errors import check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee, round_up
 from .profiles import PrivacyProfile
@@ -19,6 +20,7 @@ __all__ = ["as_if_redrawn", "general_composition", "optimal_composition", "simpl
 _SLACK = 1 + 2.0**-48  # covers the rounding of the closed forms below, a few dozen units
 
 
+@checked
 def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuarantee:
     """``(k epsilon, k delta)`` for ``count = k`` adaptive releases (the paper's Theorem 2.2), rounded up.
 
@@ -37,6 +39,7 @@ def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuaran
     )
 
 
+@checked
 def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float) -> PrivacyGuarantee:
     """The closed form of Kairouz, Oh and Viswanath (2015, Theorem 3.4; the paper's Theorem 2.3), all three terms.
 
@@ -89,6 +92,7 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     return general_composition(label, labels, slack=slack)
 
 
+@checked
 def optimal_composition(
     guarantee: PrivacyGuarantee | Iterable[PrivacyGuarantee], count: int = 1, *, delta: float
 ) -> PrivacyGuarantee:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .loss_distributions import LARGEST_EPSILON, loss_distribution
@@ -78,6 +79,7 @@ class PrivacyProfile:
         return cls(promises=((points, 1),))
 
     @classmethod
+    @checked
     def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
         """DP-SGD with Poisson sampling, from an Opacus history: runs ``(noise_multiplier, sample_rate, steps)``.
 
@@ -99,6 +101,7 @@ class PrivacyProfile:
         return cls.from_guarantee(PrivacyGuarantee(epsilon=math.inf))
 
     @classmethod
+    @checked
     def weakest(cls, profiles: Iterable[PrivacyProfile | PrivacyGuarantee]) -> PrivacyProfile:
         """A profile that holds for each of ``profiles``, also after composition: a common bound for unlike teachers.
 
@@ -182,6 +185,7 @@ class PrivacyProfile:
             return stated
         return min(stated, loss_distribution(self.dp_sgd, self.promises).epsilon(delta))
 
+    @checked
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
         """Points of the curve, all of which hold at once. The optimizer uses them for a ``teacher`` with a profile.
 
@@ -236,6 +240,7 @@ class PrivacyProfile:
         }
 
     @classmethod
+    @checked
     def from_dict(cls, value: Mapping[str, Any]) -> PrivacyProfile:
         """The profile that :meth:`to_dict` wrote.
 

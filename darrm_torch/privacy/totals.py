@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any, Literal, Protocol
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_epsilon, self_bounding_epsilon
@@ -129,6 +130,7 @@ class TotalPrivacy:
         return "\n".join([*lines, "Assumptions:", *(f"  - {assumption}" for assumption in self.assumptions)])
 
 
+@checked
 def total_privacy(
     *,
     teachers: Sequence[PrivacyProfile | PrivacyGuarantee],

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import checked
 from ..errors import InvalidArgument
 
 __all__ = ["Checkpoint", "load_teacher", "weights_digest"]
@@ -145,6 +146,7 @@ class Checkpoint:
         return all(weights_digest({"": value}) in kept for value in tensors)
 
 
+@checked
 def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, Any]:
     """Load a teacher's weights into ``model`` and return the rest of the file.
 

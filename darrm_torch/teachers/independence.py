@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
 from .checkpoints import named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
@@ -19,6 +20,7 @@ _SAME_NOISE = 0.99  # correlation of two teachers' updates
 _SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
 
 
+@checked
 def check_independent(
     sources: Iterable[Any] = (),
     *,

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_number
 from ..privacy.profiles import PrivacyProfile
 from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
@@ -86,6 +87,7 @@ class PrivacyReading:
             raise UnprovenPrivacy(f"the teacher's weights are not those that were read. {_READ_AGAIN}")
 
 
+@checked
 def read_privacy(
     source: Source,
     *,
@@ -236,6 +238,7 @@ def read_privacy(
     return replace(profile, reading=reading)
 
 
+@checked
 def read_teachers(
     sources: Iterable[Source],
     *,

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer
 
 __all__ = ["assign_shards", "check_shards", "contiguous_shards"]
 
 
+@checked
 def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, key: bytes) -> list[NDArray[np.int64]]:
     """Shards that hold every record exactly ``overlap`` times, decided by a keyed hash of the record alone.
 
@@ -48,6 +50,7 @@ def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, 
     return [np.asarray(shard, dtype=np.int64) for shard in members]
 
 
+@checked
 def contiguous_shards(count: int, *, teachers: int) -> list[NDArray[np.int64]]:
     """Equal slices by position, as the paper cuts its data.
 

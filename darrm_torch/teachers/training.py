@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from ..arguments import checked
 from ..errors import InvalidArgument
 from ..files import write_whole
 from .checkpoints import Checkpoint, weights_digest
@@ -30,6 +31,7 @@ from .workers import prepare_workers
 __all__ = ["train_teachers"]
 
 
+@checked
 def train_teachers(
     folder: Path,
     *,
