@@ -78,6 +78,10 @@ from .privacy.composition import (
 )
 from .privacy.guarantees import PrivacyGuarantee as PrivacyGuarantee
 from .privacy.profiles import PrivacyProfile as PrivacyProfile
+from .privacy.self_bounding_prices import (
+    exact_self_bounding_delta as exact_self_bounding_delta,
+    exact_self_bounding_epsilon as exact_self_bounding_epsilon,
+)
 from .privacy.totals import (
     PrivacyRoute as PrivacyRoute,
     TotalPrivacy as TotalPrivacy,

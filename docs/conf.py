@@ -1,4 +1,4 @@
-"""How the documentation is built: `make docs`. Nothing is fetched, neither by the build nor by the pages it makes."""
+"""The configuration of the documentation (`make docs`). Neither the build nor its pages fetch anything."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "package.md"]  # the second is the description on a package index
 nitpicky = True
-# Other projects are named, not linked: a link would have to be looked up on the network.
+# Other projects are named, not linked: resolving a link would need the network.
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|pathlib|os|typing|abc)\..*")
 ]
-# Names inside the library that docstrings mention and users do not need.
+# Internal names that docstrings mention.
 _INNER = "FloatArray LabelProfile PricedMechanism Standings VoteTable gamma_digest smooth_release_renyi"
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.\w+\.)?{name}") for name in _INNER.split()]
 
@@ -50,10 +50,10 @@ python_use_unqualified_type_names = True
 napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
 
-# Written out, ArrayLike is a union of eight types.
+# Expanded, ArrayLike is a union of eight types.
 numpy.typing.ArrayLike = type("ArrayLike", (), {"__module__": "numpy.typing"})
 
-# What is public is documented under the name that users write, whatever module it lives in.
+# Public names are documented under the name that users write, not under their module.
 for _name in darrm_torch.__all__:
     if getattr(getattr(darrm_torch, _name), "__module__", "").startswith("darrm_torch."):
         getattr(darrm_torch, _name).__module__ = "darrm_torch"
@@ -65,14 +65,14 @@ _OUTSIDE = re.compile(
 
 
 def _exports(module: str) -> list[str]:
-    """The names that ``darrm_torch`` exports from one of its modules, by its stub."""
+    """The names that ``darrm_torch`` exports from one of its modules, according to its stub."""
     stub = ast.parse(Path(darrm_torch.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module == module]
     return [alias.name for node in imports for alias in node.names]
 
 
 class Exports(SphinxDirective):
-    """``.. exports:: module``: all that ``darrm_torch`` exports from a module, from the docstrings."""
+    """``.. exports:: module``: documents every name that ``darrm_torch`` exports from a module."""
 
     required_arguments = 1
 
@@ -92,7 +92,7 @@ class Exports(SphinxDirective):
 
 
 def mathml(writer: Any, node: nodes.math | nodes.math_block, display: str) -> None:
-    """Formulas as MathML, which browsers draw by themselves: no script and no font comes along."""
+    """Formulas as MathML, which browsers render without a script or a font."""
     writer.body.append(latex2mathml.converter.convert(node.astext(), display=display))
     raise nodes.SkipNode
 
@@ -106,24 +106,24 @@ def block_mathml(writer: Any, node: nodes.math_block) -> None:
 
 
 def public_bases(app: Sphinx, name: str, thing: type, options: Any, bases: list[type]) -> None:
-    """Of the base classes, those that are public: bases of bases where these are not."""
+    """Replace internal base classes by their own public bases."""
     while inner := [base for base in bases if base.__module__.startswith("darrm_torch.")]:
         bases[:] = [above for base in bases for above in (base.__bases__ if base in inner else [base])]
 
 
 def before_napoleon(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Of a property, "Two: DaRRM is binary." would be read as a type and its meaning; a comment before prevents it."""
+    """Put a comment first: "Two: DaRRM is binary." in a property would be read as a type and its meaning."""
     if what == "property":
         lines[:0] = ["..", ""]
 
 
 def after_napoleon(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """ "K." alone would be read as the number of an item in a list."""
+    """Escape a lone "K.", which would be read as the number of a list item."""
     lines[:] = [re.sub(r"^((?:\s*:param \w+:)?\s*)([A-Z]\.)$", r"\1\\\2", line) for line in lines]
 
 
 def by_public_name(app: Sphinx, environment: Any, node: Any, content: Any) -> Any:
-    """Annotations name the module that a class lives in; the page has it under the name that users write."""
+    """Resolve annotations, which name the module of a class, to the name that users write."""
     *home, name = node["reftarget"].split(".")
     kind = (
         "type" if name in ("Prior", "Teacher") else node["reftype"]
@@ -135,7 +135,7 @@ def by_public_name(app: Sphinx, environment: Any, node: Any, content: Any) -> An
 
 
 def check_nothing_outside(app: Sphinx, failure: Exception | None) -> None:
-    """No page may load a script, style, font or picture from elsewhere."""
+    """Fail if a page loads a script, style, font or picture from elsewhere."""
     for file in [] if failure else sorted(Path(app.outdir).rglob("*.[ch][st][sm]*")):
         text = file.read_text(encoding="utf-8")
         found = _OUTSIDE.search(text)

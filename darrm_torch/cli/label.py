@@ -103,6 +103,9 @@ def _run(chosen: Any) -> int:
 
     check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
     check_integer("--batch-size", chosen.batch_size, low=1)
+    if chosen.ledger == ":memory:":
+        cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
+        raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)
     ledger = PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
     if ledger is not None:
         take_over(chosen, ledger)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_integer
@@ -86,22 +87,11 @@ def _run(options: Any) -> int:
 
 def report_noise(noise: NoiseFunction, options: Any) -> None:
     """Print the proven guarantee of a noise function, as text or JSON."""
-    from ..noise.certificate import Certificate
-
     proven = noise.certificate
     assert proven is not None
-    plain: dict[str, Any] = {"teachers": noise.teachers, "overlap": proven.overlap, "margin": proven.margin}
-    if isinstance(proven, Certificate):
-        plain |= {
-            "kind": "label",
-            "target": [proven.target.epsilon, proven.target.delta],
-            "loss": proven.loss,
-            "worst_case": str(proven.worst_case),
-        }
-    else:
-        plain |= {"kind": "self-bounding", "allowance": proven.allowance, "smallest": proven.smallest}
     if options.json:
-        print_json(plain)
+        certificate = json.loads(noise.to_json())["certificate"]
+        print_json({"teachers": noise.teachers, **certificate, "margin": proven.margin, "proof": str(proven)})
     else:
         print(fill(str(proven)))
 

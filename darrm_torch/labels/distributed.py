@@ -1,4 +1,4 @@
-"""One ensemble over several processes or machines, on torch.distributed: one coin and one charge for each label."""
+"""One ensemble over several processes or machines, with torch.distributed: one draw and one charge for each label."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from torch import Tensor, nn
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy
 from .ensemble import PrivateMajorityEnsemble
-from .voting import input_digests
+from .voting import checked_inputs, input_digests
 
 __all__ = ["DistributedEnsemble"]
 
 
 class DistributedEnsemble(nn.Module):
-    """An ensemble whose votes several processes take together; the first rank charges, draws and tells the others.
+    """An ensemble whose votes several processes take together. The first rank charges, draws and sends the labels.
 
-    Formal guarantee: that of the ensemble, for the labels given out, by whichever rank. Only the first rank's mechanism
-    and ledger are used. Vote counts travel between the ranks (``all_reduce``) and nowhere else.
+    Formal guarantee: that of the ensemble, for the labels that any rank returns. Only the first rank's mechanism and
+    ledger are used. Vote counts travel between the ranks (``all_reduce``) and nowhere else.
 
-    Every call is collective: all ranks make it, and all get their labels or all raise the same error. When a rank dies
-    the others raise an error, at once where the backend notices (gloo), else after the group's timeout
-    (``init_process_group(timeout=...)``). No label is given out before the first rank has stored it with its charge;
-    one that was stored and not given out is free for whoever asks again.
+    Every call is collective: all ranks make it, and all return their labels or all raise the same error. When a rank
+    dies the others raise an error: at once where the backend notices (gloo), otherwise after the group's timeout
+    (``init_process_group(timeout=...)``). The first rank stores labels with their charge before any rank returns them.
+    Labels that were stored and not returned cost nothing when they are asked for again.
 
-    The labels do not depend on the number of ranks: votes are the same, and so are the draws of an ``insecure_seed``.
+    The labels do not depend on the number of ranks: the votes are the same, and so are the draws of an
+    ``insecure_seed``.
 
     Args:
         ensemble: built on every rank from the same teachers by the same rules.
-        split: ``"teachers"``: all ranks pass the same inputs, and each asks its share of the teachers. ``"inputs"``:
-            each passes inputs of its own, as many as it likes, and asks all teachers; together, in the order of the
-            ranks, they are one batch. ``.to(device)`` moves the teachers that this rank asks.
-        group: who takes part; ``None``: all ranks.
+        split: ``"teachers"``: all ranks pass the same inputs, and each runs its share of the teachers. ``"inputs"``:
+            each rank passes inputs of its own, any number of them, and runs all teachers; in the order of the ranks
+            they form one batch. ``.to(device)`` moves the teachers that this rank runs.
+        group: the process group; ``None``: all ranks.
 
     Raises:
         InvalidArgument: an unknown split, or no process group that this process is in.
@@ -62,23 +63,23 @@ class DistributedEnsemble(nn.Module):
         self._rank = dist.get_rank(group)
         teachers, ranks = len(ensemble.profiles), dist.get_world_size(group)
         self._numbers = range(self._rank, teachers, ranks) if split == "teachers" else range(teachers)
-        self._asked = nn.ModuleList(ensemble._teachers[number] for number in self._numbers)
+        self._own_teachers = nn.ModuleList(ensemble._teachers[number] for number in self._numbers)
         super().train(False)
-        self._outside = (ensemble,)  # no submodule: the teachers of other ranks stay where they are
+        self._ensemble = (ensemble,)  # not a submodule: the teachers of other ranks stay where they are
         for name, value in ensemble.get_extra_state().items():
             if len(set(self._gather(value))) > 1:
                 raise UnprovenPrivacy(
-                    f"the ranks have different {name}, so what they say of the labels would not hold. Build the "
-                    "ensemble on each from the same files, in the same order"
+                    f"the ranks have different {name}, so the labels would not have the guarantee that they report. "
+                    "Build the ensemble on each rank from the same files, in the same order"
                 )
 
     @property
     def ensemble(self) -> PrivateMajorityEnsemble:
-        """The ensemble; on the first rank its ledger and its report tell what was given out."""
-        return self._outside[0]
+        """The ensemble; on the first rank its ledger and its report cover all labels."""
+        return self._ensemble[0]
 
     def train(self, mode: bool = True) -> DistributedEnsemble:
-        """Teachers stay in eval mode."""
+        """Keep the teachers in eval mode."""
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -90,19 +91,19 @@ class DistributedEnsemble(nn.Module):
             BudgetExceeded: as the ensemble's.
             RuntimeError: a rank failed or is gone.
         """
-        gathered = self._gather(_digests_or_error(inputs))
-        for found in gathered:
-            if isinstance(found, Exception):
-                raise found
-        keys = gathered[self._rank]
+        parts = self._gather(_keys_or_error(inputs))
+        for part in parts:
+            if isinstance(part, Exception):
+                raise part
+        inputs, keys = checked_inputs(inputs), parts[self._rank]
         if self.split == "teachers":
             start = 0
-            if any(other != keys for other in gathered):
-                cure = 'When each rank has inputs of its own, say split="inputs".'
+            if any(other != keys for other in parts):
+                cure = 'If each rank has inputs of its own, pass split="inputs".'
                 raise InvalidArgument("inputs", "the same on every rank", "different ones", cure)
         else:
-            start = sum(map(len, gathered[: self._rank]))
-            keys = [key for part in gathered for key in part]
+            start = sum(map(len, parts[: self._rank]))
+            keys = [key for part in parts for key in part]
 
         def count(rows: Sequence[int]) -> Tensor | Exception:
             return self._count(rows, inputs, start)
@@ -111,10 +112,10 @@ class DistributedEnsemble(nn.Module):
         return torch.tensor(labels[start : start + len(inputs)], dtype=torch.int64, device=inputs.device)
 
     def _answer(self, keys: Sequence[bytes], count: Callable[[Sequence[int]], Tensor | Exception]) -> list[int]:
-        """The first rank: charge, have everyone count, draw, store; then tell."""
+        """On the first rank: charge, have all ranks count, draw, store; then send the labels."""
 
         def draw(rows: Sequence[int]) -> list[int]:
-            self._tell(("count", list(rows)))
+            self._broadcast(("count", list(rows)))
             counts = count(rows)
             if isinstance(counts, Exception):
                 raise counts
@@ -124,18 +125,18 @@ class DistributedEnsemble(nn.Module):
         try:
             labels = self.ensemble.ledger.answer(keys, draw)
         except Exception as error:
-            with contextlib.suppress(RuntimeError):  # where the group is what failed, this fails as well
-                self._tell(("error", _portable(error)))
+            with contextlib.suppress(RuntimeError):  # if the group is what failed, this fails as well
+                self._broadcast(("error", _portable(error)))
             raise
-        self._tell(("labels", labels))
+        self._broadcast(("labels", labels))
         return labels
 
     def _assist(self, count: Callable[[Sequence[int]], Tensor | Exception]) -> list[int]:
-        """The other ranks: count what is asked for, and hear what comes of it."""
-        kind, content = self._tell(None)
+        """On the other ranks: count what the first rank asks for, and receive the labels."""
+        kind, content = self._broadcast(None)
         if kind == "count":
-            count(content)  # an error of any rank comes back from the first one
-            kind, content = self._tell(None)
+            count(content)  # the first rank sends back an error of any rank
+            kind, content = self._broadcast(None)
         if kind == "error":
             raise content
         labels: list[int] = content
@@ -144,7 +145,7 @@ class DistributedEnsemble(nn.Module):
     def _count(self, rows: Sequence[int], inputs: Tensor, start: int) -> Tensor | Exception:
         """The counts ``(len(rows), C)`` of all ranks together, or what went wrong on one of them.
 
-        ``inputs`` are the rows from ``start`` on; a rank fills in what it has, and the sum is taken.
+        ``inputs`` are the rows from ``start`` on. A rank fills in its part, and the sum is taken.
         """
         mine = [place for place, row in enumerate(rows) if start <= row < start + len(inputs)]
         part, problem = None, None
@@ -154,11 +155,11 @@ class DistributedEnsemble(nn.Module):
                 part = self.ensemble.sensitive_counts(chosen, teachers=self._numbers)
         except Exception as error:
             problem = _portable(error)
-        found = self._gather((problem, None if part is None else part.shape[1]))
-        problems = [failed for failed, _ in found if isinstance(failed, Exception)]
-        if problems:
-            return problems[0]
-        classes = {width for _, width in found if width is not None}
+        results = self._gather((problem, None if part is None else part.shape[1]))
+        for failed, _ in results:
+            if isinstance(failed, Exception):
+                return failed
+        classes = {width for _, width in results if width is not None}
         if len(classes) > 1:
             return InvalidArgument("outputs of the teachers", "logits of the same classes", sorted(classes))
         backend = dist.get_backend(self._group)
@@ -173,15 +174,15 @@ class DistributedEnsemble(nn.Module):
         dist.all_gather_object(values, value, group=self._group)
         return values
 
-    def _tell(self, message: Any) -> Any:
-        """What the first rank says; the others pass None."""
+    def _broadcast(self, message: Any) -> Any:
+        """The first rank's message, on every rank; the others pass ``None``."""
         box = [message]
         first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
         dist.broadcast_object_list(box, src=first, group=self._group)
         return box[0]
 
 
-def _digests_or_error(inputs: Any) -> list[bytes] | Exception:
+def _keys_or_error(inputs: Any) -> list[bytes] | Exception:
     try:
         return input_digests(inputs)
     except Exception as error:
@@ -189,5 +190,5 @@ def _digests_or_error(inputs: Any) -> list[bytes] | Exception:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that every rank can read, whatever it is made of."""
+    """An error that every rank can unpickle."""
     return error if isinstance(error, DarrmError) else RuntimeError(f"{type(error).__name__}: {error}")

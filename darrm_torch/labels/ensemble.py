@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,9 +26,10 @@ from ..teachers.checkpoints import weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_overlap
 from ..teachers.reading import read_teachers
+from .kept import described, kept_mechanism
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
-from .voting import VotingTeachers, class_numbers, input_digests
+from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -52,13 +54,15 @@ class PrivateMajorityEnsemble(nn.Module):
         overlap: r, the largest number of teachers whose training data can contain one record; ``None``: all K.
         classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8; a number C: the
             first C. ``None``: all.
-        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object.
+        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object, with a warning. If
+            the ledger was started with a mechanism that differs only by rounding (it was solved on another machine or
+            with another number of threads), the ledger's mechanism is used.
         delta: the delta of the total guarantee; ``None``: that of the ledger's budget, else of the mechanism's label
             target, else 1e-5.
 
     Raises:
         InvalidArgument: no models, not one profile for each model, overlap > K, classes that cannot compete, or a
-            mechanism built for another number of teachers or classes.
+            mechanism built for another number of teachers or classes or for a smaller overlap.
         UnprovenPrivacy: the weights of a teacher are not those that its profile was read with.
         LedgerError: the ledger belongs to other teachers, other promises, another mechanism or other rules.
     """
@@ -104,18 +108,27 @@ class PrivateMajorityEnsemble(nn.Module):
         self.classes = class_numbers(classes)
         if self.classes is not None and mechanism.classes not in (None, len(self.classes)):
             raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
-        self.mechanism = mechanism
+        built_for = mechanism.describe()["parameters"].get("overlap") or getattr(
+            mechanism.certificate, "overlap", count
+        )
+        if built_for < self.overlap:
+            cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
+            got = f"{self.overlap} (all teachers, because no overlap was given)" if overlap is None else self.overlap
+            raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
         self.profiles = tuple(profiles)
+        if ledger is None:
+            warnings.warn(_IN_MEMORY, stacklevel=2)
+        self.ledger = PrivacyLedger() if ledger is None else ledger
+        self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
         super().train(False)
-        self.ledger = PrivacyLedger() if ledger is None else ledger
         if delta is None:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
             delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
         self.delta = check_number("delta", delta, low=0, high=1)
         self._identity = {
             "teachers": weights_digest(self._teachers),
-            "mechanism": json.dumps(_numbers_only(mechanism.describe()), sort_keys=True),
+            "mechanism": described(mechanism),
             "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
             "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
         }
@@ -123,6 +136,8 @@ class PrivateMajorityEnsemble(nn.Module):
             _price, teachers=self.profiles, overlap=self.overlap, mechanism=mechanism, delta=self.delta
         )  # holds no teacher: a ledger may be pickled to places where the teachers may not go
         self.ledger.bind(self._identity, cost=price)
+        if isinstance(mechanism, DaRRM):
+            self.ledger.note("noise", mechanism.noise.to_json())
 
     @classmethod
     @checked
@@ -276,12 +291,16 @@ class PrivateMajorityEnsemble(nn.Module):
     def sensitive_votes(self, inputs: Tensor) -> Tensor:
         """Each teacher's vote ``(K, B)`` int64. No guarantee covers what this returns.
 
-        A tie between logits goes to the lower class.
+        A tie between logits goes to the lower class; a teacher whose logits are NaN, or that raises, votes for the
+        first class.
 
         Raises:
-            InvalidArgument: outputs that are not ``(B, outputs)``, differ between teachers, are NaN, or lack a class.
+            InvalidArgument: inputs that the teachers do not take, or outputs that are not ``(B, outputs)``, differ
+                between teachers or lack a class. Constants stand in for the weights when this is checked.
         """
-        return self._teachers.votes(inputs, range(len(self._teachers)))[0]
+        inputs, everyone = checked_inputs(inputs), range(len(self._teachers))
+        self._teachers.check(inputs, everyone)
+        return self._teachers.votes(inputs, everyone)
 
     @checked
     def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
@@ -291,22 +310,34 @@ class PrivateMajorityEnsemble(nn.Module):
             inputs: ``(B, ...)``.
             teachers: the numbers of the teachers that vote; ``None``: all.
         """
-        votes, classes = self._teachers.votes(inputs, range(len(self._teachers)) if teachers is None else teachers)
-        return nn.functional.one_hot(votes, classes).sum(dim=0)
+        inputs, numbers = checked_inputs(inputs), range(len(self._teachers)) if teachers is None else teachers
+        classes = self._teachers.check(inputs, numbers)
+        return nn.functional.one_hot(self._teachers.votes(inputs, numbers), classes).sum(dim=0)
+
+    @property
+    def sensitive_events(self) -> tuple[str, ...]:
+        """The last 1,000 times that a teacher raised or returned NaN; for the owner of the teachers only."""
+        return tuple(self._teachers.events)
 
     # The compiler would rewrite the exact draws. This is torch.compiler.disable without importing the compiler now.
     @torch._disable_dynamo  # type: ignore[attr-defined]
     def forward(self, inputs: Tensor) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
+        An input is identified by its shape and its values as float32, integers as integers, see
+        :func:`~darrm_torch.labels.voting.input_digests`. Nothing that this raises depends on the teachers' weights.
+
         Raises:
-            InvalidArgument: inputs that the teachers do not take, or outputs that cannot vote; nothing was charged.
+            InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;
+                nothing was charged.
             BudgetExceeded: the batch would cost more than the ledger's budget; no teacher voted, nothing was charged.
         """
+        inputs = checked_inputs(inputs)
         keys = input_digests(inputs)
 
         def draw(rows: Sequence[int]) -> list[int]:
-            labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(inputs[list(rows)])).tolist()
+            new = inputs if len(rows) == len(inputs) else inputs[list(rows)]
+            labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(new)).tolist()
             return labels
 
         with self._overlap_hint():
@@ -330,11 +361,12 @@ class PrivateMajorityEnsemble(nn.Module):
         """Check that labels for all these inputs fit in the ledger's budget. Draws and charges nothing.
 
         Raises:
+            InvalidArgument: inputs that are not finite.
             BudgetExceeded: the new labels would not fit.
         """
-        if self.ledger.budget is not None:
-            with self._overlap_hint():
-                self.ledger.check([key for inputs in batches for key in input_digests(inputs)])
+        keys = [key for inputs in batches for key in input_digests(inputs)]
+        with self._overlap_hint():
+            self.ledger.check(keys)
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
@@ -383,7 +415,7 @@ class PrivateMajorityEnsemble(nn.Module):
             self.set_extra_state(state_dict.get(prefix + "_extra_state", {}))
             teachers = self._teachers.state_dict(prefix=prefix + "_teachers.")
             for name in teachers.keys() & state_dict.keys():
-                if not _equal_weights(teachers[name], state_dict[name]):
+                if not equal_weights(teachers[name], state_dict[name]):
                     raise UnprovenPrivacy(f"{name} of this state_dict is not the weight of the teacher. {_OTHERS}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
@@ -405,20 +437,6 @@ _OTHERS = (
 )
 
 
-def _equal_weights(mine: Any, given: Any) -> bool:
-    """Whether these are the same numbers, where either may have been stored in a lower precision."""
-    if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
-        return True  # Torch raises an error of its own
-    one, other = (weight.detach().cpu() for weight in (mine, given))
-    if not (one.is_floating_point() and other.is_floating_point()):
-        return torch.equal(one, other)
-    return any(
-        torch.equal(exact.to(kind).double(), rounded.double())
-        for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
-        for exact, rounded in ((one, other), (other, one))
-    )
-
-
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
@@ -429,6 +447,7 @@ def _stated_epsilon(profile: PrivacyProfile) -> float:
     return float(max(dict(reading.accountant_epsilons).get(reading.accountant, 0.0), reading.epsilon))
 
 
-def _numbers_only(description: dict[str, Any]) -> dict[str, Any]:
-    """The part of a mechanism's description that decides its labels, without wording that versions may change."""
-    return {name: description[name] for name in ("kind", "classes", "teachers", "parameters", "secure")}
+_IN_MEMORY = (
+    "the ensemble has no ledger file: its labels are forgotten when the process ends, and a second run draws and pays "
+    "for them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
+)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -18,11 +16,10 @@ from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
 from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 
-__all__ = ["Charge", "Cost", "PrivacyLedger"]
-
-Cost = PrivacyGuarantee | Callable[[int], PrivacyGuarantee]
+__all__ = ["Charge", "PrivacyLedger"]
 
 _IN_MEMORY = "a ledger in memory belongs to the process that created it. Give it a file to share it"
 _alive: weakref.WeakSet[PrivacyLedger] = weakref.WeakSet()
@@ -214,7 +211,7 @@ given out; 0 more labels fit
     def budget(self) -> PrivacyGuarantee | None:
         """The budget, if there is one."""
         with self._reading():
-            return _guarantee(self._facts.get("budget"))
+            return guarantee_of(self._facts.get("budget"))
 
     @property
     def charges(self) -> list[Charge]:
@@ -242,7 +239,7 @@ given out; 0 more labels fit
     @checked
     def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:
         """The cost of the labels so far, or of ``labels`` labels; ``None`` if no cost is known."""
-        return None if self._cost is None else _total(self._cost, self.count if labels is None else labels)
+        return None if self._cost is None else total_cost(self._cost, self.count if labels is None else labels)
 
     @checked
     def left(self, most: int) -> int:
@@ -265,8 +262,8 @@ given out; 0 more labels fit
             "batches": len(charges),
             "first": charges[0].time if charges else None,
             "last": charges[-1].time if charges else None,
-            "spent": _plain(spent),
-            "budget": _plain(budget),
+            "spent": plain_guarantee(spent),
+            "budget": plain_guarantee(budget),
             "trust": self.trust,
         }
 
@@ -415,23 +412,18 @@ given out; 0 more labels fit
         """The cost of one label never changes: otherwise the labels before would seem to have cost something else."""
         if isinstance(cost, PrivacyGuarantee):
             self._keep("cost", [cost.epsilon, cost.delta])
-            kept = _guarantee(self._facts["cost"])
+            kept = guarantee_of(self._facts["cost"])
             if kept != cost:
                 raise LedgerError(f"{self.path} charges {kept} a label, not {cost}. Use another ledger.")
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
-        cost = self._cost
-        if cost is None:
+        if self._cost is None:
             cure = "The ledger has a budget: pass a cost to it or to bind()."
             raise InvalidArgument("cost", "given, to price the labels", None, cure)
-        if not isinstance(cost, PrivacyGuarantee):
-            total = cost(labels)
-            return total.epsilon <= budget.epsilon and total.delta <= budget.delta
-        pairs = ((cost.epsilon, budget.epsilon), (cost.delta, budget.delta))
-        return all(_times(labels, one) <= _times(1, most) for one, most in pairs)
+        return fits(self._cost, labels, budget)
 
     def _check_budget(self, new: int) -> None:
-        budget, total = _guarantee(self._facts.get("budget")), len(self._answers) + new
+        budget, total = guarantee_of(self._facts.get("budget")), len(self._answers) + new
         # Finding a price can take long. Fewer labels than are known to fit do fit, so few prices are needed.
         while budget is not None and total > self._fitting:
             guess = 2 * total if self._too_many is None else max(total, (total + self._too_many) // 2)
@@ -443,7 +435,7 @@ given out; 0 more labels fit
                 assert self._cost is not None
                 left = self.left(new)
                 raise BudgetExceeded(
-                    f"{total} label{'s' * (total > 1)} would cost {_total(self._cost, total)}, over the budget of "
+                    f"{total} label{'s' * (total > 1)} would cost {total_cost(self._cost, total)}, over the budget of "
                     f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
                 )
 
@@ -458,28 +450,3 @@ def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:
     if not all(isinstance(key, bytes) and key for key in keys):
         raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
     return keys
-
-
-def _guarantee(pair: Sequence[float] | None) -> PrivacyGuarantee | None:
-    return None if pair is None else PrivacyGuarantee(epsilon=pair[0], delta=pair[1])
-
-
-def _total(cost: Cost, labels: int) -> PrivacyGuarantee:
-    """The cost of ``labels`` labels together; nothing for none."""
-    if labels == 0:
-        return PrivacyGuarantee(epsilon=0.0)
-    if not isinstance(cost, PrivacyGuarantee):
-        return cost(labels)
-    epsilon, delta = (float(_times(labels, one)) for one in (cost.epsilon, cost.delta))
-    return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, delta))
-
-
-def _times(count: int, number: float) -> Fraction | float:
-    """A multiple of the number as it is written, exact in whatever decimal context; infinity stays."""
-    return count * Fraction(repr(number)) if math.isfinite(number) else number
-
-
-def _plain(guarantee: PrivacyGuarantee | None) -> dict[str, float | None] | None:
-    if guarantee is None:
-        return None
-    return {"epsilon": guarantee.epsilon if math.isfinite(guarantee.epsilon) else None, "delta": guarantee.delta}

@@ -37,6 +37,7 @@ def report_as_dict(
         "ledger": {
             "file": ledger.path if ledger.path == ":memory:" else os.path.basename(ledger.path),
             "budget": None if budget is None else asdict(budget),
+            "trust": ledger.trust,
         },
         "labels": ledger.count,
         "teachers": len(profiles),
@@ -78,7 +79,7 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
     )
     paragraphs.append(
         f"Ledger: {facts['ledger']['file']}, {limit}. Reported by {facts['library']} {facts['version']} on "
-        f"{facts['date']}."
+        f"{facts['date']}. {facts['ledger']['trust']}"
     )
     lists = {"Assumptions:": facts["assumptions"], "Findings about the teachers:": _findings(facts["readings"])}
     for title, items in lists.items():

@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 import textwrap
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import DarrmError, InvalidArgument, check_integer
+from ..errors import InvalidArgument, check_integer
 from ..mechanisms import Mechanism
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 
-__all__ = ["VotingTeachers", "class_numbers", "input_digests"]
+__all__ = ["VotingTeachers", "checked_inputs", "class_numbers", "equal_weights", "input_digests"]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -25,6 +26,12 @@ class VotingTeachers(nn.ModuleList):
     The copies are unwrapped from Opacus, DDP and the like, frozen, and in eval mode whenever they vote. They vote in
     the precision of their own weights, whatever autocast says: one after another or, where that is quicker, in one
     pass (many small teachers of one architecture, small batches). The two ways agree up to the rounding of sums.
+
+    Whether a question is answered must not depend on the teachers' weights: an error would be an answer without a
+    charge. :meth:`check` therefore runs the inputs through a copy of each architecture whose weights are constants, so
+    that its errors depend on public things only. It refuses inputs that no teacher takes and outputs that cannot vote.
+    After that :meth:`votes` always returns a vote: a teacher whose logits are NaN, or that raises, votes for the first
+    class. Only ``events`` shows that it happened, and it is as sensitive as the votes.
 
     Args:
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
@@ -37,34 +44,71 @@ class VotingTeachers(nn.ModuleList):
         self.requires_grad_(False)
         self._classes, self._mechanism = classes, mechanism
         self._stacked: tuple[list[Any], StackedNetworks | None] | None = None
+        self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
-    def votes(self, inputs: Tensor, numbers: Sequence[int]) -> tuple[Tensor, int]:
-        """Votes ``(len(numbers), B)`` int64 of these teachers, and how many classes they could vote for."""
+    def check(self, inputs: Tensor, numbers: Sequence[int]) -> int:
+        """Check that these teachers can vote on the inputs; returns the number of classes. Reads no trained weight.
+
+        Raises:
+            InvalidArgument: no architecture takes the inputs, or the outputs cannot vote or differ between teachers.
+        """
+        classes, problems = 0, []
+        for number in self._first_of_each_architecture(numbers):
+            name = f"outputs of teacher {number}"
+            try:
+                outputs = _outputs(_with_constant_weights(self[number]), inputs)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # the user's own network, or inputs that it does not take
+                problems.append((number, error))
+                continue
+            found = self._competing(name, outputs, (len(inputs),)).shape[-1]
+            if classes not in (0, found):
+                raise InvalidArgument(name, f"logits of {classes} classes, like those of the teachers before", found)
+            classes = found
+        if not classes:
+            first, reason = problems[0]
+            raise _mismatch(self[first], first, inputs, reason) from reason
+        return classes
+
+    def _first_of_each_architecture(self, numbers: Sequence[int]) -> Iterable[int]:
+        first: dict[Any, int] = {}
+        for number in numbers:
+            weights = self[number].state_dict().items()
+            form = [(name, value.shape, value.dtype) for name, value in weights if isinstance(value, Tensor)]
+            first.setdefault((repr(self[number]), tuple(form)), number)
+        return first.values()
+
+    @torch.no_grad()
+    def votes(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor:
+        """Votes ``(len(numbers), B)`` int64 of these teachers; a vote for each of them, whatever they return."""
         for module in self.modules():  # a parent may have been set to train, or a teacher may override train()
             if module.training:
                 module.training = False
         together = self._in_one_pass(inputs, numbers)
         if together is not None:
             logits = self._competing("outputs of the teachers", together, (len(numbers), len(inputs)))
-            return logits.argmax(dim=-1).to(inputs.device), logits.shape[-1]
-        votes: list[Tensor] = []
-        classes = 0
-        for number in numbers:
-            name = f"outputs of teacher {number}"
-            try:
-                outputs = _outputs(self[number], inputs)
-            except (DarrmError, torch.OutOfMemoryError):
-                raise
-            except Exception as error:  # the user's own network, or inputs that it does not take
-                raise _mismatch(self[number], number, inputs, error) from error
-            logits = self._competing(name, outputs, (len(inputs),))
-            if votes and logits.shape[1] != classes:
-                expected = f"logits of {classes} classes, like those of teacher {numbers[0]}"
-                raise InvalidArgument(name, expected, logits.shape[1])
-            classes = logits.shape[1]
-            votes.append(logits.argmax(dim=1).to(inputs.device))
-        return torch.stack(votes), classes
+            return self._preferred(logits, "some teachers").to(inputs.device)
+        return torch.stack([self._vote(number, inputs) for number in numbers])
+
+    def _vote(self, number: int, inputs: Tensor) -> Tensor:
+        name = f"outputs of teacher {number}"
+        try:
+            logits = self._competing(name, _outputs(self[number], inputs), (len(inputs),))
+            return self._preferred(logits, f"teacher {number}").to(inputs.device)
+        except torch.OutOfMemoryError:
+            raise  # depends on sizes, which are public
+        except Exception as error:
+            self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
+            return torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
+
+    def _preferred(self, logits: Tensor, whose: str) -> Tensor:
+        """The class of the largest logit, the first of equals; the first class where a logit is NaN."""
+        broken = logits.isnan().any(dim=-1)
+        if broken.any():
+            self.events.append(f"{whose} returned NaN for {int(broken.sum())} votes")
+        return logits.argmax(dim=-1).masked_fill(broken, 0)
 
     def _in_one_pass(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor | None:
         """Outputs ``(len(numbers), B, outputs)`` of all these teachers, or None where one by one is better."""
@@ -80,9 +124,10 @@ class VotingTeachers(nn.ModuleList):
             return None
         try:
             outputs = _outputs(stacked, inputs)
+            fits = outputs.shape[:2] == (len(numbers), len(inputs)) and outputs.dim() == 3
         except Exception:  # torch.func cannot run these networks, or each of them will raise by itself
             return None
-        return outputs if isinstance(outputs, Tensor) else None
+        return outputs if fits else None
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
         """The logits ``(*rows, C)`` of the classes that compete, checked."""
@@ -90,8 +135,6 @@ class VotingTeachers(nn.ModuleList):
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise InvalidArgument(name, f"logits of shape ({', '.join(map(str, rows))}, outputs)", shape)
         scores: Tensor = logits
-        if scores.isnan().any():
-            raise InvalidArgument(name, "numbers", "NaN", "Check the inputs and how the teacher was trained.")
         if scores.shape[-1] == 1:
             scores = torch.cat([torch.zeros_like(scores), scores], dim=-1)
         if self._classes is None:
@@ -133,6 +176,15 @@ def _plain_copy(model: nn.Module) -> nn.Module:
     return network
 
 
+def _with_constant_weights(network: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers of floating point are all one half."""
+    double = copy.deepcopy(network).eval()
+    for weight in (*double.parameters(), *double.buffers()):
+        if weight.is_floating_point():
+            weight.fill_(0.5)
+    return double
+
+
 def _outputs(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
     """What the network returns, on the device and in the precision of its own weights."""
     weight = next(iter(network.parameters()), inputs)
@@ -158,10 +210,55 @@ def _type_and_shape(shape: torch.Size, kind: torch.dtype) -> str:
     return f"{str(kind).removeprefix('torch.')} of shape {tuple(shape)}"
 
 
-def input_digests(inputs: Tensor) -> list[bytes]:
-    """The ledger's key for each of the inputs ``(B, ...)``: a digest of its type, shape and numbers."""
+def checked_inputs(inputs: Tensor) -> Tensor:
+    """The inputs ``(B, ...)`` as they are asked about: real numbers as float32, integers as they are.
+
+    Raises:
+        InvalidArgument: not a dense tensor of real numbers that are finite as float32.
+    """
     if not isinstance(inputs, Tensor) or not inputs.dim():
         raise InvalidArgument("inputs", "a tensor (B, ...)", type(inputs).__name__)
-    kind = f"{inputs.dtype}:{tuple(inputs.shape[1:])}:".encode()
-    contents = (row.reshape(-1).view(torch.uint8).numpy().tobytes() for row in inputs.detach().cpu().contiguous())
-    return [hashlib.blake2b(kind + content, digest_size=16).digest() for content in contents]
+    if inputs.layout != torch.strided or inputs.is_complex() or inputs.is_quantized or inputs.is_meta:
+        got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
+        raise InvalidArgument("inputs", "a dense tensor of real numbers or integers", got)
+    inputs = inputs.detach()
+    if inputs.is_floating_point():
+        inputs = inputs.to(torch.float32)
+        if not inputs.isfinite().all():
+            raise InvalidArgument("inputs", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
+    return inputs
+
+
+def input_digests(inputs: Tensor) -> list[bytes]:
+    """The identity of each of the inputs ``(B, ...)``, under which the ledger knows it.
+
+    It consists of the shape and the values: real numbers as float32 (where 0 and -0 are one number), integers and
+    booleans as integers. So a float64 row and its float32 copy are one question with one answer. A copy that was
+    rounded to float16 has other values, and another shape is another question: both are charged.
+
+    Raises:
+        InvalidArgument: see :func:`checked_inputs`.
+    """
+    inputs = checked_inputs(inputs).cpu()
+    kind = torch.float32 if inputs.is_floating_point() else torch.int64
+    start = hashlib.blake2b(f"{kind}:{tuple(inputs.shape[1:])}:".encode(), digest_size=16)
+    digests = []
+    for row in inputs:
+        digest = start.copy()
+        digest.update((row.to(kind) + 0).contiguous().numpy())
+        digests.append(digest.digest())
+    return digests
+
+
+def equal_weights(mine: Any, given: Any) -> bool:
+    """Whether these are the same numbers, where either may have been stored in a lower precision."""
+    if not (isinstance(mine, Tensor) and isinstance(given, Tensor)) or mine.shape != given.shape:
+        return True  # Torch raises an error of its own
+    one, other = (weight.detach().cpu() for weight in (mine, given))
+    if not (one.is_floating_point() and other.is_floating_point()):
+        return torch.equal(one, other)
+    return any(
+        torch.equal(exact.to(kind).double(), rounded.double())
+        for kind in {one.dtype, other.dtype, torch.float32, torch.float16, torch.bfloat16}
+        for exact, rounded in ((one, other), (other, one))
+    )

@@ -73,7 +73,7 @@ class AccountantCheckpoint(L.Callback):
         self._check(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Check that every step of this training was accounted for."""
+        """Check that the accountant recorded every step of this training."""
         self._check(trainer)
 
     def _check(self, trainer: L.Trainer) -> None:

@@ -1,4 +1,4 @@
-"""What a student learns from inputs without labels: it should answer alike where the answer should not change.
+"""Losses on inputs without labels: a student should give the same answer where the answer should not change.
 
 Public inputs without labels cost no privacy, so there may be many of them.
 """
@@ -27,7 +27,7 @@ _weight = partial(check_number, low=0, high_open=True)
 
 
 class Consistency(Protocol):
-    """A loss on unlabelled inputs; any object with these two methods will do."""
+    """A loss on unlabelled inputs: any object with these two methods."""
 
     def augment(self, inputs: Tensor) -> Tensor:
         """Labelled inputs ``(B, ...)`` as the student should see them in training."""
@@ -38,23 +38,23 @@ class Consistency(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualAdversarialTraining:
-    """VAT with entropy minimisation: smooth near every input, and decided about it; for inputs of any kind.
+    """VAT with entropy minimisation: predictions that are smooth near every input and decided; for inputs of any kind.
 
     The loss is ``weight KL(p(x) || p(x + r)) + entropy_weight H(p(x)) - balance_weight H(mean p)``, where r is the
     change of length ``radius`` that moves the prediction p most, found by power iteration (Miyato et al. 2018; PATE's
     student in Papernot et al. 2018).
 
-    A student that calls everything one class is perfectly smooth and decided. Labels rule that out where a wrong one is
-    dear; with the corrected loss of a noisy mechanism (``transition``) none is, and such a student may be the end of
-    it. There, and where classes are about equally frequent, give ``balance_weight`` 1: with that of the entropy it asks
-    for as much information on the class as can be (Krause, Perona, Gomes 2010; with VAT: Hu et al. 2017).
+    A student that predicts one class for everything is perfectly smooth and decided. Labels rule this out if a wrong
+    prediction costs much. With the corrected loss of a noisy mechanism (``transition``) it does not, and training can
+    end there. Then, if classes are about equally frequent, set ``balance_weight`` to 1: together with the entropy it
+    maximises the information about the class (Krause, Perona, Gomes 2010; with VAT: Hu et al. 2017).
 
     Args:
         radius: Euclidean length of r: how far apart two inputs of one class can easily be. Miyato's epsilon.
         weight: of the divergence.
         entropy_weight: of the entropy, which pushes predictions away from the boundary.
-        balance_weight: of the entropy of a batch's mean prediction: the more alike classes are told, the larger.
-        iterations: of the power method; one is enough as a rule.
+        balance_weight: of the entropy of a batch's mean prediction, which is largest if classes are equally frequent.
+        iterations: of the power method; one is usually enough.
         step: length of the difference quotient that replaces second derivatives; small against ``radius``, large
             against single precision.
 
@@ -139,17 +139,17 @@ def _distortion() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FixMatch:
-    """FixMatch (Sohn et al. 2020), for images: what is clear of a slightly changed image holds of a distorted one.
+    """FixMatch (Sohn et al. 2020) for images: a confident prediction for a weakly changed image labels a distorted one.
 
-    The class of the weakly changed image, where the student gives it at least ``threshold``, is the label for the
-    strongly changed one; labelled images are weakly changed too. Each image is changed on its own.
+    Where the student gives some class of the weakly changed image at least ``threshold``, that class is the label of
+    the strongly changed one. Labelled images are weakly changed too. Each image is changed independently.
 
     Args:
         weak: image ``(channels, height, width)``, float in [0, 1], to one of the same kind; default: a shift of up to
             an eighth. Add ``v2.RandomHorizontalFlip`` where left and right do not matter.
         strong: default: the shift, two operations of RandAugment, and a square cut out.
         threshold: in [0, 1].
-        weight: of this loss beside the labels' one.
+        weight: of this loss, relative to the loss of the labels.
 
     Raises:
         InvalidArgument: a number out of range.
@@ -169,7 +169,7 @@ class FixMatch:
         return _each(self.weak, inputs)
 
     def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
-        """Mean over the whole batch; images that the student is not sure about count as zero."""
+        """Mean over the whole batch; images below the threshold count as zero."""
         with torch.no_grad():
             certainty, classes = student(_each(self.weak, inputs)).softmax(dim=1).max(dim=1)
         losses = F.cross_entropy(student(_each(self.strong, inputs)), classes, reduction="none")

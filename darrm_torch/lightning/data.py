@@ -1,4 +1,4 @@
-"""A data module that buys labels for public inputs once and serves them for any number of epochs."""
+"""A data module that asks for private labels of public inputs once and serves them for any number of epochs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class PrivateLabelDataModule(L.LightningDataModule):
     with its charge. Epochs, sanity checks, learning-rate searches, resumed runs and second runs over the same ledger
     therefore ask nothing again; validation, test and prediction alone ask nothing at all.
 
-    However many processes train, on however many machines, the first one asks and tells the others. Where processes
+    With several processes, on one machine or more, the first one asks and sends the labels to the others. If processes
     start from copies of this object (``ddp_spawn``), call ``label()`` before, or give the ledger a file: a ledger in
-    memory cannot be shared. Once the labels are here, copies carry no teachers.
+    memory cannot be shared. Once it has the labels, its copies hold no teachers.
 
     Args:
-        ensemble: gives the labels; held here and never by the student.
+        ensemble: gives the labels; the data module holds it, the student never does.
         public: unlabelled inputs, ``(N, ...)`` tensor or a map-style data set of inputs (of a tuple the first
             element is taken).
-        queries: Q, how many of them to have labelled.
+        queries: Q, how many of them to label.
         validation: data set of (input, label), optional.
         test: data set of (input, label), optional.
         batch_size: of all loaders but the unlabelled one.
-        unlabelled_batch_size: given, training batches are {"labelled": (input, private label), "unlabelled": inputs},
-            for a student with ``consistency``; an epoch is then a pass over the longer of the two.
-        seed: picks the queries, without regard to the votes; public, no privacy rests on it.
+        unlabelled_batch_size: if given, training batches are {"labelled": (input, private label), "unlabelled":
+            inputs}, for a student with ``consistency``; an epoch is then a pass over the longer of the two.
+        seed: chooses the queries, independently of the votes; it is public, and no privacy rests on it.
 
     Raises:
         InvalidArgument: more queries than public inputs, or nothing left for unlabelled batches.
@@ -59,13 +59,13 @@ class PrivateLabelDataModule(L.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.prepare_data_per_node = False  # one process of all machines asks, and not one of each
+        self.prepare_data_per_node = False  # one process in all asks, not one on each machine
         self._ensemble = ensemble
         self._public = _Inputs(TensorDataset(public) if isinstance(public, Tensor) else public)
         check_integer("queries", queries, low=1)
         if queries > len(self._public):
             raise InvalidArgument("queries", f"at most the {len(self._public)} public inputs", queries)
-        # Lightning takes a loader for given as soon as there is such a method: without the data there must be none.
+        # Lightning runs validation or test if there is such a method: without the data there must be none.
         for name, dataset in (("val_dataloader", validation), ("test_dataloader", test)):
             if dataset is not None:
                 setattr(self, name, partial(self._loader, dataset, shuffle=False))
@@ -86,10 +86,10 @@ class PrivateLabelDataModule(L.LightningDataModule):
         return self.label() if self._labels is None else self._labels
 
     def label(self) -> Tensor:
-        """Ask for the labels, or fetch them from the ledger where they were asked before.
+        """Ask for the labels; those that were asked before come from the ledger.
 
         Raises:
-            BudgetExceeded: all of them together would exceed the ledger's budget; none was asked for.
+            BudgetExceeded: all of them together would exceed the ledger's budget; nothing was charged.
         """
         if self._labels is None:
             assert self._ensemble is not None
@@ -104,7 +104,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
             self.label()
 
     def setup(self, stage: str) -> None:
-        """Tell the labels to all processes."""
+        """Send the labels to all processes."""
         if stage == "fit" and self.trainer is not None:
             self._labels = self.trainer.strategy.broadcast(self._labels)
 
@@ -125,19 +125,19 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
     @property
     def trainer(self) -> L.Trainer | None:
-        """Who trains; set by Lightning."""
+        """The trainer; set by Lightning."""
         return self._trainer
 
     @trainer.setter
     def trainer(self, trainer: L.Trainer | None) -> None:
         if not (trainer is None or isinstance(trainer, L.Trainer)):
             kind = type(trainer)
-            cure = "Say `import lightning as L`: the classes of pytorch_lightning are others, of the same names."
+            cure = "Use `import lightning as L`: pytorch_lightning has other classes of the same names."
             raise InvalidArgument("trainer", "a lightning.Trainer", f"{kind.__module__}.{kind.__name__}", cure)
         self._trainer = trainer
 
     def __getstate__(self) -> dict[str, Any]:
-        # Teachers stay at home as soon as they are not needed; a trainer may know them too.
+        # Copies hold no teachers once they are not needed; a trainer may hold them too.
         ensemble = self._ensemble if self._labels is None else None
         return {**self.__dict__, "_ensemble": ensemble, "_trainer": None}
 
@@ -148,7 +148,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
 
 class _Inputs(Dataset[Any]):
-    """The inputs of a data set, whatever else its items carry."""
+    """The inputs of a data set, without the rest of its items."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

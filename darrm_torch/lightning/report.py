@@ -1,4 +1,4 @@
-"""A callback that makes a student's checkpoint tell what its labels cost."""
+"""A callback that writes the privacy report into a student's checkpoints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["PrivacyReport"]
 
 
 class PrivacyReport(L.Callback):
-    """Logs the guarantee of the labels given out so far and writes the ensemble's report into every checkpoint.
+    """Logs the guarantee of the labels so far and writes the ensemble's report into every checkpoint.
 
-    Only the report travels (plain numbers and words under ``"darrm_privacy_report"``); the checkpoint opens with
-    ``weights_only=True`` and holds no teacher, vote or coin.
+    The checkpoint holds the report only (numbers and text under ``"darrm_privacy_report"``), opens with
+    ``weights_only=True``, and holds no teacher, no vote and none of the mechanism's randomness.
     """
 
     @checked
@@ -25,7 +25,7 @@ class PrivacyReport(L.Callback):
         self._ensemble = ensemble
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log to every logger: ``privacy/labels``, and epsilon and delta of one label and of all together.
+        """Log ``privacy/labels``, and epsilon and delta of one label and of all together, to every logger.
 
         They are called ``privacy/label_epsilon``, ``privacy/total_delta`` and so on; where nothing is proven, epsilon
         is infinite.

@@ -23,26 +23,26 @@ __all__ = ["StudentModule", "label_transition"]
 
 
 class StudentModule(L.LightningModule):
-    """A classifier trained on whatever labels it is given, and on inputs without any.
+    """A classifier that is trained on private labels, and on inputs without any.
 
-    It costs no privacy: training on labels that are already out is post-processing. The module holds no teacher, so its
-    checkpoints and hyper-parameters hold none either. Labels of -1 (a mechanism that declined) teach nothing.
+    It costs no privacy: training on released labels is post-processing. The module holds no teacher, so neither do its
+    checkpoints and hyper-parameters. Labels of -1 (the mechanism declined to answer) are ignored.
 
     * supervised: the default, cross-entropy;
     * noise-aware: give ``transition``, how the mechanism errs (see :func:`label_transition`);
     * semi-supervised: give ``consistency``, :class:`VirtualAdversarialTraining` or :class:`FixMatch`, and let the data
       module serve unlabelled batches too (``unlabelled_batch_size``);
-    * both. An undecided student is pulled towards a label that may be wrong less than towards one that is right: by a
-      factor of the smallest singular value of ``transition`` (2 k - 1 if k of the labels of two classes are right). The
-      loss on unlabelled inputs is made smaller by that factor, or else it would overrule the labels. That may not be
-      enough: see ``balance_weight`` of :class:`VirtualAdversarialTraining`.
+    * both. Noisy labels pull an undecided student less than exact ones, by a factor that is the smallest singular value
+      of ``transition`` (2 k - 1 if a share k of the labels of two classes is right). The loss on unlabelled inputs is
+      multiplied by this factor; otherwise it would overrule the labels. This may not be enough: see ``balance_weight``
+      of :class:`VirtualAdversarialTraining`.
 
     Args:
         backbone: maps inputs ``(B, ...)`` to logits ``(B, classes)``.
         classes: C >= 2.
-        transition: ``(C, C)``, row y: the law of the given label when the right one is y. The loss is then the negative
-            logarithm of the chance of the given label (forward correction, Patrini et al. 2017), whose minimum is the
-            law of the right label. Must come from public numbers.
+        transition: ``(C, C)``; row y is the distribution of the given label if y is right. The loss is then the
+            negative log-likelihood of the given label (forward correction, Patrini et al. 2017); its minimum is the
+            distribution of the right label. It must be computed from public numbers.
         consistency: the loss on unlabelled inputs.
         learning_rate: of Adam; override ``configure_optimizers`` for anything else.
         weight_decay: of Adam, decoupled (AdamW).
@@ -89,7 +89,7 @@ class StudentModule(L.LightningModule):
         if len(labels):
             first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
             if first < least or last >= self.classes:
-                cure = "StudentModule(..., classes=...) is to be the number of classes, counted from 0."
+                cure = "Set StudentModule(..., classes=...) to the number of classes; labels count from 0."
                 raise InvalidArgument("labels", f"from {least} to {self.classes - 1}", f"{first} to {last}", cure)
         return labels
 
@@ -148,12 +148,12 @@ def _checked_transition(transition: Any, classes: int) -> Tensor | None:
 
 @checked
 def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | PluralityVotes, classes: int = 2) -> Tensor:
-    """How often a mechanism gives which label, for each right one, if the votes are as the prior believes.
+    """The distribution of a mechanism's label for each right label, if the votes follow the prior.
 
-    Computed from the mechanism's exact law and the prior alone, both public: no vote is looked at, so it costs nothing.
+    Computed from the mechanism's exact law and the prior, which are public. It reads no vote, so it costs nothing.
 
     Args:
-        mechanism: what turns the votes into labels; it must treat classes alike, as all of this library's do.
+        mechanism: turns votes into labels; it must treat classes alike, as all mechanisms of this library do.
         teachers: K.
         prior: the law of the votes. A prior for two classes says how many vote *right*: its votes for 1 are those for
             the right class.

@@ -187,7 +187,7 @@ class GNMax(GaussianCounts):
         )
         if method != "label":
             return mechanism
-        if math.isinf(mechanism._epsilon_of_labels(1, target.delta, overlap)):
+        if not mechanism._knows_label_bound(overlap):
             raise InvalidArgument(
                 "method",
                 '"analytic" or "rdp"',
@@ -206,16 +206,21 @@ class GNMax(GaussianCounts):
 
     def _epsilon_of_labels(self, labels: int, delta: float, overlap: int) -> float:
         """Epsilon by the Renyi bound of the labels themselves; infinite where it is not known."""
-        teachers, classes = self.teachers, self.classes
-        if teachers is None or classes is None or overlap > 1 or delta == 0 or self.sigma > _LARGEST_LABEL_SIGMA:
+        if delta == 0 or not self._knows_label_bound(overlap):
             return math.inf
-        if votes_within(_MOST_HISTOGRAMS, votes=teachers, classes=classes) < teachers:
-            return math.inf
-        total = labels * label_renyi(self.sigma, teachers, classes)
+        assert self.teachers is not None
+        assert self.classes is not None
+        total = labels * label_renyi(self.sigma, self.teachers, self.classes)
         # (a, t)-RDP is (t + log(1 - 1/a) - (log delta + log a)/(a - 1), delta)-DP (Canonne, Kamath, Steinke 2020,
         # Prop. 12), and Renyi bounds of adaptive labels add up (Mironov 2017, Prop. 1).
         epsilons = total + np.log1p(-1 / _ORDERS) - (math.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
         return max(float(epsilons.min()), 0.0) * (1 + 2.0**-40) + 2.0**-40
+
+    def _knows_label_bound(self, overlap: int) -> bool:
+        """Whether the label's own bound is known, which may still be infinite where there is hardly any noise."""
+        if self.teachers is None or self.classes is None or overlap > 1 or self.sigma > _LARGEST_LABEL_SIGMA:
+            return False
+        return votes_within(_MOST_HISTOGRAMS, votes=self.teachers, classes=self.classes) == self.teachers
 
     def _parameters(self) -> dict[str, Any]:
         return {"sigma": self.sigma, "overlap": self.overlap, "delta": self.delta}

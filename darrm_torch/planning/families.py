@@ -84,7 +84,7 @@ class Family:
         if self.binary and request.classes > 2:
             cure = "Take one for many classes, such as self-bounding or vote-private."
             raise InvalidArgument("classes", f"2 for {self.kind}", request.classes, cure)
-        on_teachers = self.rests_on == "teachers" and self.strengths and request.allowance is None
+        on_teachers = self.rests_on != "randomness" and self.strengths and request.allowance is None
         if on_teachers and not request.teacher.is_private:
             cure = "Its privacy rests on the teachers' own. The mechanism's own randomness protects with other kinds."
             raise InvalidArgument("teacher", f"a promise that {self.kind} can build on", None, cure)

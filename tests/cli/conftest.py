@@ -39,7 +39,7 @@ def broken():
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    # Help and bars are as wide as the terminal, whoever runs the tests.
+    # Help and bars take the width of the terminal, which must not depend on where the tests run.
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
 

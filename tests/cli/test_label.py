@@ -67,19 +67,19 @@ def test_every_mechanism_labels_within_its_target(
     arguments += ["--overlap", "1" if name == "gnmax-label" else "2", "--json", *(WIDE if classes == 3 else ())]
     if option == "--total-target":
         arguments += ["--labels", "40"]
-    told = json.loads(said(capsys, *arguments))
-    assert told["mechanism"]["kind"] == KINDS.get(name, "DaRRM" if classes == 2 else "SelfBoundingPlurality")
-    assert told["labels"] == 30
-    assert told["mechanism"]["secure"]
+    result = json.loads(said(capsys, *arguments))
+    assert result["mechanism"]["kind"] == KINDS.get(name, "DaRRM" if classes == 2 else "SelfBoundingPlurality")
+    assert result["labels"] == 30
+    assert result["mechanism"]["secure"]
     labels = np.load("y.npy")
     assert set(labels) <= set(range(classes))
     if option in TARGET:
-        assert told["label" if count == 1 else "total"]["epsilon"] <= epsilon
+        assert result["label" if count == 1 else "total"]["epsilon"] <= epsilon
     if name in OWN:  # no accountant was read
-        assert told["total"]["route"] == "the mechanism's own randomness"
-        assert told["readings"] == []
+        assert result["total"]["route"] == "the mechanism's own randomness"
+        assert result["readings"] == []
     else:
-        assert len(told["readings"]) == 3
+        assert len(result["readings"]) == 3
     np.save("x.npy", np.concatenate([np.load("x.npy"), np.ones((10, 4), dtype=np.float32)]))
     more = json.loads(said(capsys, *arguments))  # ten, all alike: one new label
     assert more["labels"] == 31
@@ -144,9 +144,9 @@ def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
     assert max(map(len, (noise, *warning))) < 80
     assert dt.PrivacyLedger("labels.sqlite").count == 0
     assert cli.main((*little, "--json")) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    assert 0.4 < json.loads(told.out)["expected_agreement"] < 0.6
+    result = capsys.readouterr()
+    assert result.err == ""
+    assert 0.4 < json.loads(result.out)["expected_agreement"] < 0.6
 
 
 @pytest.mark.parametrize(("classes", "models"), [pytest.param(2, (), marks=pytest.mark.slow), (3, WIDE)])
@@ -156,48 +156,48 @@ def test_the_expected_agreement_is_that_of_the_plan(
     """Tried on 10,000 votes, it is 0.02 off with chance 1e-4."""
     target = ("--overlap", "1", "--label-target", "0.5,1e-5")
     arguments = (*ASK, *models, "--mechanism", "permute-and-flip", *target, "--json")
-    told = json.loads(said(capsys, *arguments))["expected_agreement"]
+    result = json.loads(said(capsys, *arguments))["expected_agreement"]
     rows = json.loads(said(capsys, "plan", "--teachers", "3", "--classes", str(classes), *target, "--json"))[
         "strategies"
     ]
     (row,) = (row for row in rows if row["strategy"] == "permute-and-flip")
-    assert told == pytest.approx(row["agreement"], abs=0.02)
+    assert result == pytest.approx(row["agreement"], abs=0.02)
 
 
 def test_one_label_that_costs_too_much_is_called_so(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = said(capsys, *LABEL, "--budget", "0.01,1e-4", status=1)
     assert "one label alone costs too much: (" in message
     assert "over the budget of (0.01, 0.0001)-DP" in message
-    coins = (*ASK, "--mechanism", "permute-and-flip", "--label-target", "0.1")
+    private_votes = (*ASK, "--mechanism", "permute-and-flip", "--label-target", "0.1")
     np.save("x.npy", np.load("x.npy")[:2])
-    said(capsys, *coins, "--budget", "0.2")
+    said(capsys, *private_votes, "--budget", "0.2")
     np.save("x.npy", np.ones((1, 4), dtype=np.float32))
-    assert "one more label after 2 costs too much: (0.3," in said(capsys, *coins, status=1)
+    assert "one more label after 2 costs too much: (0.3," in said(capsys, *private_votes, status=1)
 
 
 @pytest.mark.parametrize("name", [kind for kind in OWN if kind not in ("optimal", "gnmax-label")])
 def test_what_is_spent_by_coins_is_what_label_says(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    told = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
+    result = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
     spent = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))["spent"]
     if name == "vote-private":  # whose table is not in the file
         assert spent is None
     else:
-        assert spent == {"epsilon": told["total"]["epsilon"], "delta": told["total"]["delta"]}
+        assert spent == {"epsilon": result["total"]["epsilon"], "delta": result["total"]["delta"]}
 
 
 def test_a_refused_command_leaves_no_ledger(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused = said(capsys, *LABEL, "--budget", "0.01,1e-4", status=1)
     assert "or raise --budget" in refused
-    coins = (*ASK, "--mechanism", "permute-and-flip")
-    refused = said(capsys, *coins, "--total-target", "1,1e-4", "--labels", "9", status=1)
+    private_votes = (*ASK, "--mechanism", "permute-and-flip")
+    refused = said(capsys, *private_votes, "--total-target", "1,1e-4", "--labels", "9", status=1)
     assert "or raise --total-target" in refused
     said(capsys, *LABEL, "--allowance", "-1", status=2)
     assert not list(trained.glob("labels.sqlite*"))
-    said(capsys, *coins, "--label-target", "0.1", "--budget", "3,1e-4")
+    said(capsys, *private_votes, "--label-target", "0.1", "--budget", "3,1e-4")
     np.save("x.npy", np.random.default_rng(1).normal(size=(500, 4)).astype(np.float32))
-    refused = said(capsys, *coins, "--label-target", "0.1", status=1)
+    refused = said(capsys, *private_votes, "--label-target", "0.1", status=1)
     assert "or start another ledger: this one keeps its budget" in refused
 
 
@@ -271,3 +271,10 @@ def test_a_mistake_is_one_line_that_names_it(
     trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     check_mistake(capsys, trained, *arguments, words=words)
+
+
+def test_a_ledger_in_memory_is_refused(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every run would draw all labels again, at the price of one."""
+    message = said(capsys, *LABEL, "--ledger", ":memory:", status=2)
+    assert "--ledger must be a file, got ':memory:'. A ledger in memory is gone when the command ends" in message
+    assert not Path("y.npy").exists()

@@ -57,7 +57,7 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
     fewer = said(capsys, *LABEL, "--budget", "9,1e-2", status=2)
     assert "--budget must be left out, or (99, 0.01)-DP, as in the ledger, got '(9, 0.01)-DP'" in fewer
     said(capsys, *LABEL, "--ledger", "free.sqlite")
-    assert "--budget must be left out, as the" in said(
+    assert "--budget must be left out, as in the" in said(
         capsys, *LABEL, "--ledger", "free.sqlite", "--budget", "9,1e-2", status=2
     )
     # One of Python, which notes no options.
@@ -81,12 +81,12 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     spent, left = re.search(r"Spent: \(([\d.]+), 1e-05\)-DP, by.*Left: (\d+) labels", " ".join(text.split())).groups()
     assert (0 < float(spent) < 8, 20 <= int(left) < 25) == (True, True)  # made for 50
     assert max(map(len, text.splitlines())) < 80
-    told = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))
-    assert told["labels"] == sum(day["labels"] for day in told["days"]) == 30
-    assert told["options"]["labels"] == 50
-    assert "answers" not in told
+    result = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))
+    assert result["labels"] == sum(day["labels"] for day in result["days"]) == 30
+    assert result["options"]["labels"] == 50
+    assert "answers" not in result
     again = json.loads(said(capsys, *GNMAX, "--json"))
-    assert told["spent"]["epsilon"] == again["total"]["epsilon"]
+    assert result["spent"]["epsilon"] == again["total"]["epsilon"]
     said(capsys, *LABEL, "--ledger", "theirs.sqlite")
     text = said(capsys, "ledger", "theirs.sqlite")
     assert "Budget: none, so there is no limit." in text

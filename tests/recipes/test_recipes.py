@@ -243,8 +243,8 @@ def test_accuracy_of_ten_classes_is_exact() -> None:
     )
 
 
-def test_coins_for_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One label by coins alone: within the target; GNMax looks at its label only where the votes can be listed."""
+def test_own_randomness_for_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One label by the mechanism's own randomness keeps its target; GNMax uses its label where votes can be listed."""
     settings = types.SimpleNamespace(teachers=3, delta=1e-5)
     mechanisms = ten_classes.vote_mechanisms(settings, 0.5)
     assert list(mechanisms) == list(ten_classes.PLAIN_TITLES)
@@ -303,7 +303,7 @@ WRONG_TEN = {
     "no teachers": (["--teachers", "0"], "teachers"),
     "unknown data": (["--data", "cifar"], "fashion-mnist"),
     "no allowance": (["--allowance", "0"], "allowance"),
-    "coins that protect nothing": (["--vote-epsilon", "inf"], "vote-epsilon"),
+    "randomness that protects nothing": (["--vote-epsilon", "inf"], "vote-epsilon"),
     "no delta": (["--delta", "0"], "delta"),
     "nothing left without a label": (["--queries", "50"], "queries"),
     "students that learn nothing": (["--steps", "0"], "steps"),

@@ -102,7 +102,7 @@ def test_expected_accuracy_is_that_of_drawn_labels() -> None:
     assert np.mean(shares) == pytest.approx(0.8, abs=5 * 0.02)
 
 
-def test_differences_are_told_with_their_numbers() -> None:
+def test_differences_are_reported_with_their_numbers() -> None:
     votes = {1: labels.Votes(private=np.zeros((1, 2)), plain=np.zeros((1, 2)), truth=np.zeros(1), single=(0.93, 0.97))}
     exact = {1: {"noise-free majority": [0.95, 0.97]}, 5: {"gamma_opt": [0.9]}}
     rows = [(5, 100, "gamma_opt", "0.900 (0.030)", "0.97 (0.01)", -0.07, False), (5, 50, "GNMax", "", "", 0.0, True)]
