@@ -18,6 +18,7 @@ __all__ = ["as_array", "checked"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_PLURALS = (Sequence, Iterable, Collection)
 _CALLED: dict[Any, str] = {
     None: "None",
     bool: "True or False",
@@ -27,12 +28,12 @@ _CALLED: dict[Any, str] = {
     os.PathLike: "a path",
     Callable: "a function",
     Mapping: "a mapping",
-    **dict.fromkeys((Sequence, Iterable, Collection), "a list"),
+    **dict.fromkeys(_PLURALS, "a list"),
 }
 
 
 def checked(function: _Function) -> _Function:
-    """Decorate a public function or dataclass: an argument of another type than its annotation raises :class:`InvalidArgument`.
+    """Decorate a public function or dataclass: an argument whose type is not the annotated one is refused by name.
 
     Only what is visible from outside is checked: a number, a flag, one of several words, a function, a list, a path,
     an instance of a class. The function itself checks ranges and elements. ``Any`` admits everything.
@@ -93,17 +94,19 @@ def _is(value: Any, kind: Any) -> bool:
     origin = get_origin(kind) or kind
     if origin is Literal:
         return isinstance(value, str) and value in get_args(kind)
+    if origin is float and isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**1023
     if origin in (int, float):  # also NumPy's numbers and tensors without axes
         number = hasattr(value, "__index__" if origin is int else "__float__") and not getattr(value, "ndim", 0)
         return number and not isinstance(value, (bool, np.bool_))
     if origin is bool:
         return isinstance(value, (bool, np.bool_))
-    if origin is Sequence:
-        return (
-            hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, (str, bytes, Mapping))
-        )
-    if origin in (Iterable, Collection):
-        return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+    if origin in _PLURALS:
+        items = hasattr(value, "__len__") and hasattr(value, "__getitem__") if origin is Sequence else True
+        if not items or not isinstance(value, Iterable) or isinstance(value, (type, str, bytes, Mapping)):
+            return False
+        words = next(iter(get_args(kind)), None)  # of Collection[Literal[...]]
+        return get_origin(words) is not Literal or all(_is(one, words) for one in value)
     if origin is None:
         return value is None
     unseen = origin is Any or origin is np.ndarray or getattr(origin, "_is_protocol", False)  # lists become arrays
@@ -115,6 +118,8 @@ def _called(kind: Any) -> str:
     origin = get_origin(kind) or kind
     if origin is Literal:
         return " or ".join(f'"{word}"' for word in get_args(kind))
+    if origin in _PLURALS and get_origin(get_args(kind)[0]) is Literal:
+        return f"a list of {_called(get_args(kind)[0])}"
     name = str(getattr(origin, "__name__", origin))
     return _CALLED.get(origin, f"{'an' if name[0] in 'AEIO' else 'a'} {name}")
 

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from .arguments import checked
-from .errors import DarrmError, InvalidArgument, check_integer
+from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
+from .mechanisms.plurality import MOST_CLASSES
 from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction
+from .noise.grid import MOST_TEACHERS
 from .noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from .noise.regions import Teacher, check_overlap, teacher_profile
 from .noise.self_bounding import SelfBoundingCertificate
@@ -119,8 +121,8 @@ def plot_plurality(
     axes = _axes(axes)
     from matplotlib.patches import Patch
 
-    count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1)
-    kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2)
+    count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1, high=MOST_TEACHERS)
+    kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2, high=MOST_CLASSES)
     parts = check_plurality_prior(prior)
     listed = listed_votes(parts, teachers=count, classes=kinds)
     if listed is not None:
@@ -205,6 +207,7 @@ def plot_label_profile(
     if overlap is None:
         overlap = getattr(noise.certificate or noise, "overlap", None)
     overlap = check_overlap(overlap, teachers)
+    check_integer("points", points, low=2, high=10_000)
     axes = _axes(axes)
     published = profile.compose(overlap)
     reach = published.epsilon(max(1e-6, 2 * published.delta(50.0)))
@@ -264,7 +267,11 @@ def plot_frontier(
         DarrmError: matplotlib is not installed.
     """
     target = plan.targets[-1]
-    grid = np.geomspace(target.epsilon / 4, target.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
+    grid = (
+        np.geomspace(target.epsilon / 4, target.epsilon * 4, 13)
+        if epsilons is None
+        else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
+    )
     curves: dict[str, list[tuple[float, float]]] = {}
     drawn_as: dict[str, tuple[str, bool]] = {}  # a look for each kind, hollow where training is counted, too
     for epsilon in map(float, grid):
@@ -362,6 +369,8 @@ def plot_ledger(
 
 def _axes(axes: Any) -> Any:
     if axes is not None:
+        if not hasattr(axes, "get_lines"):
+            raise InvalidArgument("axes", "matplotlib Axes or None", axes)
         return axes
     try:
         from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from ..planning.families import strongest_mechanism
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
-from ..teachers.checkpoints import weights_digest
+from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_overlap
 from ..teachers.reading import read_teachers
@@ -82,6 +82,8 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__init__()
         models = list(models)
         count = check_integer("the number of models", len(models), low=1)
+        for model in models:
+            unwrap_module(model, "models")
         check_different(models)
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
@@ -117,7 +119,7 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
         self.profiles = tuple(profiles)
         if ledger is None:
-            warnings.warn(_IN_MEMORY, stacklevel=2)
+            warnings.warn(_IN_MEMORY, stacklevel=3)
         self.ledger = PrivacyLedger() if ledger is None else ledger
         self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
@@ -310,7 +312,9 @@ class PrivateMajorityEnsemble(nn.Module):
             inputs: ``(B, ...)``.
             teachers: the numbers of the teachers that vote; ``None``: all.
         """
-        inputs, numbers = checked_inputs(inputs), range(len(self._teachers)) if teachers is None else teachers
+        inputs, most = checked_inputs(inputs), len(self._teachers) - 1
+        numbers = range(most + 1) if teachers is None else teachers
+        numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         return nn.functional.one_hot(self._teachers.votes(inputs, numbers), classes).sum(dim=0)
 

@@ -239,11 +239,13 @@ given out; 0 more labels fit
     @checked
     def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:
         """The cost of the labels so far, or of ``labels`` labels; ``None`` if no cost is known."""
-        return None if self._cost is None else total_cost(self._cost, self.count if labels is None else labels)
+        labels = self.count if labels is None else check_integer("labels", labels, low=0, high=2**53)
+        return None if self._cost is None else total_cost(self._cost, labels)
 
     @checked
     def left(self, most: int) -> int:
         """How many new labels, up to ``most``, still fit in the budget."""
+        check_integer("most", most, low=0)
         budget, count = self.budget, self.count
         if budget is None:
             return most
@@ -272,6 +274,8 @@ given out; 0 more labels fit
 
         Written entry by entry, so that memory does not grow with the ledger.
         """
+        if not hasattr(stream, "write"):
+            raise InvalidArgument("stream", "a text file that is open for writing", stream)
         stream.write(json.dumps(self.report(), indent=2)[:-2] + ',\n  "charges": [')
         number = 0
         for entry in self._entries.entries():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
-from ..errors import check_integer, check_number
+from ..errors import InvalidArgument, check_integer, check_number
 
 __all__ = ["Consistency", "FixMatch", "VirtualAdversarialTraining"]
 
@@ -82,7 +82,14 @@ class VirtualAdversarialTraining:
         return inputs
 
     def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
-        """Mean over the batch."""
+        """Mean over the batch.
+
+        Raises:
+            InvalidArgument: not a batch of floating-point inputs, or an empty one.
+        """
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.dim() < 2 or not len(inputs):
+            got = f"{inputs.dtype} of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs)
+            raise InvalidArgument("inputs", "floats (B, ...), one input or more", got)
         log_p = F.log_softmax(student(inputs), dim=1)
         with _statistics_kept(student):
             change = self.radius * self.direction(student, inputs, log_p.detach())
@@ -161,6 +168,9 @@ class FixMatch:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("weak", "strong"):
+            if not callable(getattr(self, name)):
+                raise InvalidArgument(name, "a function from an image to an image", getattr(self, name))
         check_number("threshold", self.threshold, low=0, high=1)
         _weight("weight", self.weight)
 
@@ -178,4 +188,9 @@ class FixMatch:
 
 
 def _each(transform: Transform, images: Tensor) -> Tensor:
+    colours = images.shape[1] if isinstance(images, Tensor) and images.dim() == 4 else 0
+    if colours not in (1, 3) or not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
+        got = f"{images.dtype} of shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+        cure = "Divide bytes by 255. For inputs that are no images use VirtualAdversarialTraining."
+        raise InvalidArgument("inputs", "images (B, 1 or 3, height, width), floats in [0, 1]", got, cure)
     return torch.stack([transform(image) for image in images])

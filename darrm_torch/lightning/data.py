@@ -75,7 +75,8 @@ class PrivateLabelDataModule(L.LightningDataModule):
             if queries == len(self._public):
                 raise InvalidArgument("queries", "fewer than the public inputs, for unlabelled batches", queries)
         self.unlabelled_batch_size = unlabelled_batch_size
-        order = torch.randperm(len(self._public), generator=torch.Generator().manual_seed(seed)).tolist()
+        generator = torch.Generator().manual_seed(check_integer("seed", seed, low=0, high=2**63 - 1))
+        order = torch.randperm(len(self._public), generator=generator).tolist()
         self.queries: list[int] = order[:queries]
         self.unlabelled: list[int] = order[queries:]
         self._labels: Tensor | None = None

@@ -66,6 +66,8 @@ class StudentModule(L.LightningModule):
         super().__init__()
         self.classes = check_integer("classes", classes, low=2)
         self.backbone = backbone
+        if consistency is not None and not (hasattr(consistency, "loss") and hasattr(consistency, "augment")):
+            raise InvalidArgument("consistency", "one like FixMatch() or VirtualAdversarialTraining()", consistency)
         self.consistency = consistency
         self.transition: Tensor | None
         self.register_buffer("transition", _checked_transition(transition, classes), persistent=False)
@@ -135,7 +137,9 @@ class StudentModule(L.LightningModule):
 def _checked_transition(transition: Any, classes: int) -> Tensor | None:
     if transition is None:
         return None
-    matrix = torch.as_tensor(transition, dtype=torch.float32)
+    if not isinstance(transition, Tensor) or not transition.is_floating_point() or transition.is_meta:
+        raise InvalidArgument("transition", f"a floating-point tensor ({classes}, {classes})", transition)
+    matrix = transition.detach().float()
     if matrix.shape != (classes, classes):
         raise InvalidArgument("transition", f"of shape ({classes}, {classes})", tuple(matrix.shape))
     if not bool((matrix >= 0).all()) or not torch.allclose(matrix.sum(dim=1), torch.ones(classes), atol=1e-5):

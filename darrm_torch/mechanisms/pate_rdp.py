@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from ..arguments import checked
+from ..arguments import as_array, checked
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_number
 from ..privacy.guarantees import format_bound
@@ -152,10 +152,7 @@ class DataDependentLoss:
 
     def renyi(self, orders: npt.ArrayLike) -> FloatArray:
         """The Renyi cost of all labels at each order above 1, (N,) float64: sensitive."""
-        try:
-            orders = np.asarray(orders, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidArgument("orders", "numbers above 1", orders) from None
+        orders = as_array("orders", orders, "finite numbers above 1").astype(np.float64)
         if not np.all((orders > 1) & np.isfinite(orders)):
             raise InvalidArgument("orders", "finite numbers above 1", orders)
         log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))

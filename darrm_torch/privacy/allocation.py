@@ -47,7 +47,7 @@ class RandomAllocation:
     source: Literal["stated", "made by the library"] = "stated"
 
     def __post_init__(self) -> None:
-        teachers = check_integer("teachers", self.teachers, low=1)
+        teachers = check_integer("teachers", self.teachers, low=1, high=2**31 - 1)
         overlap = check_integer("overlap", self.overlap, low=1, high=teachers)
         object.__setattr__(self, "teachers", teachers)
         object.__setattr__(self, "overlap", overlap)
@@ -106,7 +106,6 @@ class RandomAllocation:
         }
 
     @classmethod
-    @checked
     def from_dict(cls, value: Mapping[str, Any]) -> RandomAllocation:
         """The allocation that :meth:`to_dict` described.
 

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _SLACK = 1 + 2.0**-40  # over the rounding of probabilities, sums of at most some thousand positive terms
+_MOST_TEACHERS, _MOST_STEPS = 2**31 - 1, 10**7
 _MOST_SPLITS = 400  # ways in which a jury falls into the blocks that are priced one by one
 _SIZES = 16  # sizes of a jury that are priced one by one
 
@@ -150,9 +151,10 @@ def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
     >>> [round(chance, 3) for chance in distinct_voters(3, labels=2)]
     [0.0, 0.333, 0.667]
     """
-    teachers = check_integer("teachers", teachers, low=1)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
+    most = _MOST_STEPS // min(teachers, 3000)  # a step costs as much as there are sizes
     law = [1.0]
-    for _ in range(check_integer("labels", labels, low=1)):
+    for _ in range(check_integer("labels", labels, low=1, high=most, cure="More would take over a minute.")):
         again = [chance * size / teachers for size, chance in enumerate(law)]
         fresh = [chance * (teachers - size) / teachers for size, chance in enumerate(law)]
         law = [one + two for one, two in zip([*again, 0.0], [0.0, *fresh], strict=True)][: teachers + 1]
@@ -349,6 +351,6 @@ def _jury_price(profile: PrivacyProfile, teachers: int, overlap: int, voters: tu
 
 
 def _jury(profile: PrivacyProfile, teachers: int, overlap: int | None, voters: int | Sequence[float]) -> _Price:
-    teachers = check_integer("teachers", teachers, low=1)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
     overlap = teachers if overlap is None else check_integer("overlap", overlap, low=1, high=teachers)
     return _jury_price(profile, teachers, overlap, _voters(voters, teachers))

@@ -87,7 +87,7 @@ class PrivacyProfile:
             InvalidArgument: the history is empty, or a number is not finite or out of range.
         """
         runs = tuple(history)
-        if not runs or any(len(run) != 3 for run in runs):
+        if not runs or any(not isinstance(run, Sequence) or len(run) != 3 for run in runs):
             raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
 
@@ -149,7 +149,7 @@ class PrivacyProfile:
         """
         if isinstance(other, PrivacyProfile):
             return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
-        times = check_integer("count", other, low=1)
+        times = check_integer("other", other, low=1, cure="It is a PrivacyProfile, or how many releases.")
         return PrivacyProfile(
             dp_sgd=tuple((noise, rate, steps * times) for noise, rate, steps in self.dp_sgd),
             promises=tuple((points, count * times) for points, count in self.promises),

@@ -182,6 +182,8 @@ def total_privacy(
     weakest = PrivacyProfile.weakest(profiles)
     if voters is not None and check_integer("voters", voters, low=1, high=len(profiles)) < len(profiles):
         profiles, affected = (weakest,) * voters, min(affected, voters)
+    if not hasattr(mechanism, "self_bounding_allowance"):
+        raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if votes not in ("fixed", "fresh"):

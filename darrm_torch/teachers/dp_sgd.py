@@ -55,7 +55,7 @@ class TrainingSettings:
     @checked
     def steps_per_epoch(self, shard_size: int) -> int:
         """Steps of one epoch over a shard of ``shard_size`` records: the sample rate is its reciprocal."""
-        return math.ceil(shard_size / self.batch_size)
+        return math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / self.batch_size)
 
 
 class _Batches(TensorDataset):

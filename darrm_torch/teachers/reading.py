@@ -342,6 +342,8 @@ def _check_sampling(
     notes = []
     records = record.get("shard_size")
     if data_loader is not None:
+        if not hasattr(data_loader, "dataset"):
+            raise InvalidArgument("data_loader", "the loader that make_private returned", data_loader)
         sampler: Any = getattr(data_loader, "batch_sampler", None)
         poisson = draws_poisson(data_loader)
         sampling = "poisson" if poisson else "not poisson"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arguments import checked
+from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer
 
 __all__ = ["assign_shards", "check_shards", "contiguous_shards"]
@@ -37,8 +37,11 @@ def assign_shards(records: Sequence[bytes], *, teachers: int, overlap: int = 1, 
     >>> sum(len(shard) for shard in shards)
     6
     """
-    check_integer("teachers", teachers, low=1)
+    check_integer("teachers", teachers, low=1, high=10**6)
     check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
+    for record in records:
+        if not isinstance(record, bytes):
+            raise InvalidArgument("records", "bytes, such as a digest of each record", record)
     members: list[list[int]] = [[] for _ in range(teachers)]
     for position, record in enumerate(records):
         ranks = []
@@ -60,7 +63,8 @@ def contiguous_shards(count: int, *, teachers: int) -> list[NDArray[np.int64]]:
     >>> [len(shard) for shard in contiguous_shards(11, teachers=3)]
     [4, 4, 3]
     """
-    check_integer("teachers", teachers, low=1)
+    check_integer("teachers", teachers, low=1, high=10**6)
+    check_integer("count", count, low=0, high=10**8)
     return [np.asarray(part, dtype=np.int64) for part in np.array_split(np.arange(count), teachers)]
 
 
@@ -71,8 +75,8 @@ def check_shards(shards: Sequence[NDArray[np.int64]], *, records: int) -> None:
         InvalidArgument: it does not. A repeated or negative position would count a record several times.
     """
     for number, shard in enumerate(shards):
-        positions = np.asarray(shard)
-        if not len(positions):
+        positions = as_array("shards", shard, "arrays of positions")
+        if positions.ndim and not len(positions):
             cure = "Use fewer teachers, more records or a larger overlap."
             raise InvalidArgument(f"shard {number}", "at least one record", 0, cure)
         expected, problem = f"different positions in [0, {records})", ""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..arguments import checked
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_integer
 from ..files import write_whole
 from .checkpoints import Checkpoint, weights_digest
 from .dp_sgd import TrainingSettings, train_teacher
@@ -82,9 +82,13 @@ def train_teachers(
     """
     if secure and insecure_seed is not None:
         raise InvalidArgument("insecure_seed", "None with secure=True", insecure_seed, "Leave one of them out.")
-    if len(inputs) != len(labels):
-        raise InvalidArgument("labels", f"as long as inputs ({len(inputs)})", len(labels))
+    _check_data(inputs, labels, build_model)
     check_shards(shards, records=len(inputs))
+    check_integer("shard_size", shard_size, low=1, high=2**53)
+    if workers is not None:
+        check_integer("workers", workers, low=1, high=1024)
+    if insecure_seed is not None:
+        check_integer("insecure_seed", insecure_seed, low=0)
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -172,6 +176,22 @@ def _read_teacher(file: Path) -> dict[str, Any]:
 def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int64]]) -> str:
     cut = {f"shard {number}": torch.as_tensor(shard) for number, shard in enumerate(shards)}
     return weights_digest({"inputs": inputs, "labels": labels, **cut})
+
+
+def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Module]) -> None:
+    if not inputs.is_floating_point() or not inputs.dim() or not bool(inputs.isfinite().all()):
+        cure = "Divide bytes by 255; remove or replace records with NaN."
+        raise InvalidArgument("inputs", "finite floats (N, ...)", f"{inputs.dtype} {tuple(inputs.shape)}", cure)
+    if labels.dtype != torch.int64 or labels.shape != (len(inputs),):
+        got = f"{labels.dtype} {tuple(labels.shape)}"
+        raise InvalidArgument("labels", f"int64 ({len(inputs)},), one for each of the inputs", got, "Use labels.long()")
+    if len(labels):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            outputs = build_model().eval()(inputs[:1]).shape[-1]
+        first, last = (int(one) for one in torch.aminmax(labels))
+        if first < 0 or last >= outputs:
+            cure = "Labels count from 0; give the network an output for each class."
+            raise InvalidArgument("labels", f"from 0 to {outputs - 1}", f"{first} to {last}", cure)
 
 
 def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:
