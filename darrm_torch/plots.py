@@ -266,6 +266,7 @@ def plot_frontier(
     Raises:
         DarrmError: matplotlib is not installed.
     """
+    axes = _axes(axes)
     target = plan.targets[-1]
     grid = (
         np.geomspace(target.epsilon / 4, target.epsilon * 4, 13)
@@ -282,7 +283,6 @@ def plot_frontier(
                 drawn_as[name] = name if part else row.kind, row.rests_on == "both"
                 curves.setdefault(name, []).append((epsilon, row.agreement))
         on_progress(epsilon)
-    axes = _axes(axes)
     looks = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(_looks()), strict=False))
     drawn = sorted(curves.items())
     for number, (name, pairs) in enumerate(drawn):

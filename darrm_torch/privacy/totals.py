@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any, Literal, Protocol
 
-from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_epsilon, self_bounding_epsilon
@@ -130,7 +129,6 @@ class TotalPrivacy:
         return "\n".join([*lines, "Assumptions:", *(f"  - {assumption}" for assumption in self.assumptions)])
 
 
-@checked
 def total_privacy(
     *,
     teachers: Sequence[PrivacyProfile | PrivacyGuarantee],
@@ -186,7 +184,7 @@ def total_privacy(
         raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
-    if votes not in ("fixed", "fresh"):
+    if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
     release = _Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation)
     keys = [key for key in _ROUTES if allocation is not None or not key.startswith("allocation")]
