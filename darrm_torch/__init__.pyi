@@ -70,6 +70,7 @@ from .privacy.allocation_prices import (
     self_bounding_delta as self_bounding_delta,
     self_bounding_epsilon as self_bounding_epsilon,
 )
+from .privacy.calibration import calibrate_noise as calibrate_noise
 from .privacy.composition import (
     as_if_redrawn as as_if_redrawn,
     general_composition as general_composition,
@@ -95,7 +96,12 @@ from .teachers.reading import (
     read_privacy as read_privacy,
     read_teachers as read_teachers,
 )
-from .teachers.shards import assign_shards as assign_shards, contiguous_shards as contiguous_shards
+from .teachers.shards import (
+    Shards as Shards,
+    assign_shards as assign_shards,
+    contiguous_shards as contiguous_shards,
+    forget_draws as forget_draws,
+)
 from .teachers.training import train_teachers as train_teachers
 
 __version__: str

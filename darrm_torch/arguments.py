@@ -74,7 +74,10 @@ def checked(function: _Function) -> _Function:
         for name, value in given.items():
             admitted = alternatives(name)
             if not any(_is(value, kind) for kind in admitted):
-                raise InvalidArgument(name, " or ".join(dict.fromkeys(map(_called, admitted))), value)
+                shown = (
+                    value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
+                )  # data stay private
+                raise InvalidArgument(name, " or ".join(dict.fromkeys(map(_called, admitted))), shown)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]

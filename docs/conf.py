@@ -33,8 +33,11 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|pathlib|os|typing|abc)\..*")
 ]
 # Internal names that docstrings mention.
-_INNER = "FloatArray LabelProfile PricedMechanism Standings VoteTable gamma_digest smooth_release_renyi"
-nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.\w+\.)?{name}") for name in _INNER.split()]
+_INNER = (
+    "AnyVotes Charge FloatArray LabelProfile NoisyCounts PricedMechanism PureLabels Standings VoteTable gamma_digest "
+    "smooth_release_renyi"
+)
+nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.[\w.]+\.)?{name}") for name in _INNER.split()]
 
 html_theme = "furo"
 html_title = f"darrm-torch {release}"

@@ -81,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
     settings = experiment.Settings(
         source=task.source,
         classes=task.classes,
+        records=min(task.declared_records, options.limit or task.declared_records),
         teachers=options.teachers,
         overlap=options.overlap,
         assumed_overlap=options.teachers if options.assumed_overlap is None else options.assumed_overlap,

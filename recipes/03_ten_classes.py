@@ -80,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
     settings = ten_classes.Settings(
         source=task.source,
         classes=task.classes,
+        records=min(task.declared_records, options.limit or task.declared_records),
         teachers=options.teachers,
         overlap=1,
         assumed_overlap=options.teachers,

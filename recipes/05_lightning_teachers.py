@@ -84,8 +84,8 @@ def main(
     """Train or continue, read the guarantees from the checkpoints, buy labels, print the report."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     task = load_task("mnist-5000", limit=limit)
-    # The shard of a record depends on that record alone, so each record trains one teacher (overlap 1).
-    shards = dt.assign_shards(task.private_ids(), teachers=teachers, key=b"a secret of the data's owner")
+    # Each record draws its shard by itself, at random and in secret, and trains one teacher (overlap 1).
+    shards = dt.assign_shards(len(task.private_labels), teachers=teachers, private_folder=folder / "private")
     modules = [Teacher(task.private_images[shard], task.private_labels[shard]) for shard in shards]
     files = [train(module, folder / f"{number}", epochs=epochs) for number, module in enumerate(modules)]
     networks = [module.network for module in modules]

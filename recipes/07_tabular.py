@@ -8,7 +8,6 @@ these labels. Each shard has about 80 patients, so one teacher costs a few units
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from pathlib import Path
 
@@ -21,12 +20,14 @@ from torch.utils.data import TensorDataset
 import darrm_torch as dt
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 
+RECORDS = 400  # declared: it fixes sample rate and steps, however many patients there are
+
 
 def patients() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Measurements and diagnoses (1: benign) of 400 private and then of 169 public patients."""
     measured, diagnoses = (torch.as_tensor(part) for part in load_breast_cancer(return_X_y=True))
     order = torch.randperm(len(diagnoses), generator=torch.Generator().manual_seed(0))
-    private, public = order[:400], order[400:]
+    private, public = order[:RECORDS], order[RECORDS:]
     # Scale by statistics of the public patients: those of the private ones would be a further release.
     measured = (measured - measured[public].mean(dim=0)) / measured[public].std(dim=0)
     measured, diagnoses = measured.float(), diagnoses.long()
@@ -42,21 +43,23 @@ def main(folder: Path = Path("runs/tabular"), *, teachers: int = 5, epochs: int 
     """Train teachers, buy labels, train a student; returns its accuracy on patients without a bought label."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     private, diagnoses, public, truth = patients()
-    ids = [hashlib.blake2b(row.numpy().tobytes(), digest_size=16).digest() for row in private]
+    # Each patient draws a shard at random and in secret. Nobody knows which teacher to look at, so all of them together
+    # cost less than one. When all are trained, dt.forget_draws(folder / "private") deletes the draws.
+    shards = dt.assign_shards(len(private), teachers=teachers, unit="patient", private_folder=folder / "private")
     files = dt.train_teachers(
         folder / "teachers",
         build_model=logistic_regression,
         inputs=private,
         labels=diagnoses,
-        shards=dt.assign_shards(ids, teachers=teachers, key=b"a secret of the data's owner"),
-        shard_size=len(private) // teachers,
+        shards=shards,
+        shard_size=RECORDS // teachers,
         settings=dt.TrainingSettings(noise_multiplier=2.0, batch_size=20, epochs=epochs, learning_rate=0.5),
     )
     models = [logistic_regression() for _ in files]
     for file, model in zip(files, models, strict=True):
         dt.load_teacher(file, model)
     ledger = dt.PrivacyLedger(folder / "labels.sqlite")
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, files, delta=1e-4, allowance=1, overlap=1, ledger=ledger)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, files, delta=1e-4, allowance=1, ledger=ledger)
     data = PrivateLabelDataModule(ensemble, public[:100], queries=100, test=TensorDataset(public[100:], truth[100:]))
     student = StudentModule(logistic_regression(), learning_rate=0.05)
     trainer = L.Trainer(

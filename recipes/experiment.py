@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from tqdm.auto import tqdm
 import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
+from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.checkpoints import load_teacher
 from darrm_torch.teachers.dp_sgd import TrainingSettings
 from darrm_torch.teachers.shards import assign_shards, contiguous_shards
@@ -34,10 +33,14 @@ DRAWS = 10  # random draws of Q queries over which label accuracy is averaged, a
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that decides the contents of a run folder; one folder has one of these."""
+    """Everything that decides the contents of a run folder; one folder has one of these.
+
+    ``records`` is a declared number, which fixes sample rate and steps; the true number of records does not.
+    """
 
     source: str
     classes: str
+    records: int
     teachers: int
     overlap: int
     assumed_overlap: int
@@ -54,6 +57,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_integer("teachers", self.teachers, low=1)
         check_integer("overlap", self.overlap, low=1, high=self.teachers, cure="A record is in at most all shards.")
+        if self.records * self.overlap < self.teachers:
+            raise InvalidArgument("records", f"at least {self.teachers} / {self.overlap}", self.records)
         check_integer("assumed-overlap", self.assumed_overlap, low=self.overlap, high=self.teachers)
         if self.contiguous and (self.overlap > 1 or self.assumed_overlap < self.teachers):
             raise InvalidArgument(
@@ -125,23 +130,18 @@ def train_both(
 
     Plain teachers are trained with the settings ``plain``, by default those of the private ones without the noise.
     """
-    count = len(task.private_labels)
-    if settings.contiguous:
-        shards = contiguous_shards(count, teachers=settings.teachers)
-    else:
-        key_file, seed = folder / "shard-key", settings.seed
-        if not key_file.exists():
-            key = secrets.token_hex(32) if seed is None else hashlib.sha256(str(seed).encode()).hexdigest()
-            write_whole(key_file, key)
-        shards = assign_shards(
-            task.private_ids(), teachers=settings.teachers, overlap=settings.overlap, key=read_key(key_file)
+    private_folder = folder / "private"
+    shards = (
+        contiguous_shards(len(task.private_labels), teachers=settings.teachers)
+        if settings.contiguous
+        else assign_shards(
+            len(task.private_labels),
+            teachers=settings.teachers,
+            overlap=settings.overlap,
+            private_folder=private_folder if settings.seed is None else None,
+            insecure_seed=settings.seed,
         )
-    manifest = {
-        "assignment": "equal slices by position" if settings.contiguous else "keyed hash of each record",
-        "overlap": settings.teachers if settings.contiguous else settings.overlap,
-        "records": [shard.tolist() for shard in shards],
-    }
-    write_whole(folder / "shards.json", json.dumps(manifest))
+    )
     private_files, plain_files = (
         train_teachers(
             folder / "teachers",
@@ -149,8 +149,9 @@ def train_both(
             inputs=task.private_images,
             labels=task.private_labels,
             shards=shards,
-            shard_size=count * settings.overlap // settings.teachers,
+            shard_size=settings.records * settings.overlap // settings.teachers,
             settings=training,
+            private_folder=private_folder,
             name=name,
             workers=workers,
             device=device,
@@ -162,16 +163,6 @@ def train_both(
         )
     )
     return private_files, plain_files
-
-
-def read_key(file: Path) -> bytes:
-    """The key that assigns records to shards."""
-    try:
-        return bytes.fromhex(file.read_text())
-    except ValueError:
-        raise InvalidArgument(
-            "run", "a folder with a complete shard-key", str(file), "Start in a new folder."
-        ) from None
 
 
 def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) -> list[nn.Module]:
@@ -359,6 +350,14 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         labels=settings.queries,
         delta=settings.total_delta,
     )
+    allocation = recorded_allocation(free.profiles)
+    allocated = allocation and dt.total_privacy(
+        teachers=free.profiles,
+        mechanism=free.mechanism,
+        labels=settings.queries,
+        delta=settings.total_delta,
+        allocation=allocation,
+    )
     return [
         f"Noise is chosen so that one label is {optimal.noise.target}; the column shows the best proven guarantee of "
         "one label.",
@@ -369,6 +368,10 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         f"optimal labels would be {redrawn}. That is not a guarantee here: all labels come from the same teachers.",
         f"For the true r = {affected} of these shards, all labels of a noise-free majority together are "
         f"{published.guarantee}, whatever their number. Add noise only where one label must cost less than that.",
+        f"Each record drew its shards at random and in secret. Counting that, the same labels are "
+        f"{allocated.guarantee}, as long as nothing shows the draws."
+        if allocated
+        else "The shards have no price of a random allocation: they were cut by position, or drawn with a public seed.",
     ]
 
 

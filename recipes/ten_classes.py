@@ -19,6 +19,7 @@ from darrm_torch.errors import check_integer, check_number
 from darrm_torch.lightning import StudentModule, VirtualAdversarialTraining
 from darrm_torch.noise.histograms import votes_within
 from darrm_torch.privacy.guarantees import format_bound
+from darrm_torch.teachers.allocations import recorded_allocation
 
 from . import experiment, report
 from .data import Task
@@ -108,6 +109,7 @@ def label_and_teach(
         private,
         delta=settings.delta,
         allowance=settings.allowance,
+        overlap=settings.teachers,
         noise="self-bounding",
         classes=CLASSES,
         ledger=ledger("self-bounding"),
@@ -115,7 +117,12 @@ def label_and_teach(
 
     def private_ensemble(mechanism: dt.Mechanism, **how: Any) -> dt.PrivateMajorityEnsemble:
         return dt.PrivateMajorityEnsemble(
-            models, mechanism, profiles=chosen.profiles, delta=settings.total_delta, **how
+            models,
+            mechanism,
+            profiles=chosen.profiles,
+            overlap=settings.teachers,
+            delta=settings.total_delta,
+            **how,
         )
 
     def plain_ensemble(mechanism: dt.Mechanism, **how: Any) -> dt.PrivateMajorityEnsemble:
@@ -238,6 +245,14 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         labels=settings.queries,
         delta=settings.total_delta,
     )
+    allocation = recorded_allocation(free.profiles)
+    allocated = allocation and dt.total_privacy(
+        teachers=free.profiles,
+        mechanism=free.mechanism,
+        labels=settings.queries,
+        delta=settings.total_delta,
+        allocation=allocation,
+    )
     adding = [
         labels
         for labels in range(1, settings.teachers + 1)
@@ -249,7 +264,12 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         "publishing all teachers.",
         f"For the true r = 1 of these shards, all labels of a noise-free plurality of the private teachers together "
         f"are {published.guarantee}, whatever their number. Add noise only where one label must cost less than that, "
-        "or where a record may be in the training data of many teachers.",
+        "or where a record may be in the training data of many teachers."
+        + (
+            f" Each record drew its shard at random and in secret; counting that, they are {allocated.guarantee}."
+            if allocated
+            else ""
+        ),
     ]
 
 

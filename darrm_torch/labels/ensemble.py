@@ -19,12 +19,15 @@ from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
 from ..planning.families import strongest_mechanism
+from ..privacy.allocation import RandomAllocation
+from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
+from ..teachers.allocations import check_constants, check_slices, settled_allocation
 from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
-from ..teachers.independence import check_different, check_overlap
+from ..teachers.independence import check_different, check_overlap, check_weights
 from ..teachers.reading import read_teachers
 from .kept import described, kept_mechanism
 from .ledger import PrivacyLedger
@@ -51,7 +54,11 @@ class PrivateMajorityEnsemble(nn.Module):
         mechanism: turns vote counts into labels, for example ``DaRRM(noise)``.
         profiles: the privacy profile of each teacher; ``None``: the teachers promise nothing, and only the
             mechanism's own randomness protects.
-        overlap: r, the largest number of teachers whose training data can contain one record; ``None``: all K.
+        overlap: r, the largest number of teachers whose training data can contain one record; ``None``: that of the
+            allocation, or else all K.
+        allocation: how records were allocated to the shards, if at random and in secret: all labels then cost much
+            less. ``None``: what files of :func:`~darrm_torch.train_teachers` record, unless ``overlap`` differs.
+        neighbours: the neighbouring data sets for which ``overlap`` holds, see :func:`~darrm_torch.total_privacy`.
         classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8; a number C: the
             first C. ``None``: all.
         ledger: where labels and charges are kept; ``None``: in memory, for the life of this object, with a warning. If
@@ -75,6 +82,8 @@ class PrivateMajorityEnsemble(nn.Module):
         *,
         profiles: Sequence[PrivacyProfile] | None = None,
         overlap: int | None = None,
+        allocation: RandomAllocation | None = None,
+        neighbours: Neighbours = "add/remove",
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
@@ -97,13 +106,9 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
         if mechanism.teachers not in (None, count):
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
-        for number, (model, profile) in enumerate(zip(models, profiles, strict=True)):
-            if profile.reading is not None and profile.reading.digest not in (None, weights_digest(model)):
-                raise UnprovenPrivacy(
-                    f"the weights of teacher {number} are not those that its profile was read with. Either the teacher "
-                    "was trained further or converted since, or the profiles are in another order. Read the teachers "
-                    "as they are now: read_teachers(..., modules=models)"
-                )
+        check_weights(models, profiles)
+        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
+        self.allocation, self.neighbours = allocation, neighbours
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
@@ -128,16 +133,19 @@ class PrivateMajorityEnsemble(nn.Module):
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
             delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
         self.delta = check_number("delta", delta, low=0, high=1)
+        rules: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta}
+        rules |= {} if allocation is None else {"allocation": allocation.to_dict()}
+        rules |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
         self._identity = {
             "teachers": weights_digest(self._teachers),
             "mechanism": described(mechanism),
             "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
-            "rules": json.dumps({"overlap": self.overlap, "classes": self.classes, "delta": self.delta}),
+            "rules": json.dumps(rules),
         }
-        price = partial(
-            _price, teachers=self.profiles, overlap=self.overlap, mechanism=mechanism, delta=self.delta
-        )  # holds no teacher: a ledger may be pickled to places where the teachers may not go
-        self.ledger.bind(self._identity, cost=price)
+        # It holds no teacher: a ledger may be pickled to places where the teachers may not go.
+        self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
+        self._situation |= {"neighbours": neighbours, "allocation": allocation}
+        self.ledger.bind(self._identity, cost=partial(_price, delta=self.delta, **self._situation))
         if isinstance(mechanism, DaRRM):
             self.ledger.note("noise", mechanism.noise.to_json())
 
@@ -152,6 +160,8 @@ class PrivateMajorityEnsemble(nn.Module):
         allowance: float | None = None,
         target: PrivacyGuarantee | None = None,
         overlap: int | None = None,
+        allocation: RandomAllocation | None = None,
+        neighbours: Neighbours = "add/remove",
         noise: Literal["one-label", "self-bounding"] = "one-label",
         teacher_promise: Literal["profile", "point"] = "profile",
         mechanism: str | Mechanism | None = None,
@@ -172,7 +182,8 @@ class PrivateMajorityEnsemble(nn.Module):
                 ledger's budget, if there is one, else at that of one label.
             allowance: m; one label is (m epsilon, m Delta)-DP, where epsilon is the largest of the teachers'.
             target: the guarantee of one label, instead of ``allowance``.
-            overlap: see the class.
+            overlap, allocation, neighbours: see the class. Engines of Opacus say nothing about an allocation, and their
+                loaders take sample rate and steps from the shard; ``accept=["constants"]`` if they were declared.
             noise: ``"one-label"``: the optimum for one label of two classes. ``"self-bounding"``: noise whose costs
                 add up over many labels; it needs ``allowance``. With more than two ``classes`` it is
                 :class:`~darrm_torch.SelfBoundingPlurality`.
@@ -194,6 +205,7 @@ class PrivateMajorityEnsemble(nn.Module):
             UnprovenPrivacy: an accountant that does not prove a guarantee; the message says why and what to do.
         """
         models, engines = list(models), list(engines)
+        data_loaders, optimizers = (None if part is None else list(part) for part in (data_loaders, optimizers))
         if len(engines) != len(models):
             raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")
         if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
@@ -226,8 +238,16 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=delta,
             accept=accept,
         )
-        count = len(profiles)
-        point = PrivacyGuarantee(epsilon=max(map(_stated_epsilon, profiles)), delta=delta)
+        count, readings = len(profiles), profiles
+        check_constants(allocation, profiles, optimizers=optimizers, accept=accept)
+        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
+        epsilons = [profile.reading.stated_epsilon for profile in profiles]
+        if neighbours == "replace-one":
+            profiles = tuple(profile.for_replacement() for profile in profiles)
+            epsilons = [profile.epsilon(delta) for profile in profiles]
+        else:
+            check_slices(data_loaders, overlap=overlap or count, accept=accept)
+        point = PrivacyGuarantee(epsilon=max(epsilons), delta=delta)
         if isinstance(mechanism, str):
             mechanism = strongest_mechanism(
                 mechanism,
@@ -238,9 +258,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 allowance=allowance,
                 label_target=target,
             )
-        elif mechanism is not None:
-            pass  # built by the caller
-        elif noise == "self-bounding":
+        elif mechanism is None and noise == "self-bounding":
             if allowance is None:
                 raise InvalidArgument("allowance", "given with self-bounding noise", None)
             mechanism = (
@@ -248,7 +266,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 if labels > 2
                 else DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))
             )
-        else:
+        elif mechanism is None:
             if target is None:
                 assert allowance is not None
                 target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
@@ -260,19 +278,17 @@ class PrivateMajorityEnsemble(nn.Module):
             mechanism = DaRRM(
                 fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
             )
-        budget = None if ledger is None else ledger.budget
-        if budget is not None:
-            total_delta = budget.delta
-        else:
-            total_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
+        label_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(
             models,
             mechanism,
-            profiles=profiles,
+            profiles=readings,
             overlap=overlap,
+            allocation=allocation,
+            neighbours=neighbours,
             classes=classes,
             ledger=ledger,
-            delta=total_delta,
+            delta=None if ledger is not None and ledger.budget is not None else label_delta,
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -375,13 +391,7 @@ class PrivateMajorityEnsemble(nn.Module):
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
-        return total_privacy(
-            teachers=self.profiles,
-            overlap=self.overlap,
-            mechanism=self.mechanism,
-            labels=labels,
-            delta=self.delta if delta is None else delta,
-        )
+        return total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
 
     @checked
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
@@ -433,7 +443,7 @@ class PrivateMajorityEnsemble(nn.Module):
             )
 
 
-_FIXED = {"mechanism", "profiles", "overlap", "classes", "delta", "ledger"}
+_FIXED = {"mechanism", "profiles", "overlap", "allocation", "neighbours", "classes", "delta", "ledger"}
 
 _OTHERS = (
     "Labels of other teachers do not have this ensemble's guarantee. Build an ensemble from those teachers and their "
@@ -443,12 +453,6 @@ _OTHERS = (
 
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
-
-
-def _stated_epsilon(profile: PrivacyProfile) -> float:
-    """The epsilon that a teacher's accountant reports, or ours if that is larger."""
-    reading = profile.reading
-    return float(max(dict(reading.accountant_epsilons).get(reading.accountant, 0.0), reading.epsilon))
 
 
 _IN_MEMORY = (

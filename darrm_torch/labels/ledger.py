@@ -28,13 +28,17 @@ _alive: weakref.WeakSet[PrivacyLedger] = weakref.WeakSet()
 def _after_fork() -> None:
     """In a child: the parent's threads never release their locks here, and its files are locked for the parent."""
     for ledger in _alive:
-        ledger._lock, ledger._answering = threading.RLock(), False
+        ledger._lock, ledger._call = threading.RLock(), None
         ledger._inherited = ledger.path == ":memory:"
         ledger._entries.close()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Call:
+    """A transaction in progress."""
 
 
 class Charge(NamedTuple):
@@ -223,9 +227,7 @@ given out; 0 more labels fit
     def trust(self) -> str:
         """A sentence that says what would go unnoticed."""
         if self.path == ":memory:":
-            return (
-                "The ledger is in memory and ends with its process. A new run draws and pays for the same labels again."
-            )
+            return "The ledger is in memory and ends with its process. A new run draws the same labels again."
         if self.head is None:
             return (
                 "A digest chains the ledger's entries. If an older copy takes the place of the file, nothing shows it, "
@@ -306,7 +308,8 @@ given out; 0 more labels fit
 
     def _prepare(self, *, create: bool) -> None:
         self._lock = threading.RLock()
-        self._answering = self._inherited = False
+        self._call: weakref.ref[_Call] | None = None
+        self._inherited = False
         self._facts: dict[str, Any] = {}
         self._answers: dict[bytes, int] = {}
         self._charges: dict[int, Charge] = {}  # by the number of the entry
@@ -380,28 +383,33 @@ given out; 0 more labels fit
                 self._commit({"fact": name, "value": value})
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _held(self) -> Iterator[bool]:
+        """The lock of this process; whether this thread is inside a transaction."""
         with self._lock:
             if self._inherited:
                 raise LedgerError(_IN_MEMORY)
-            if not self._answering:
+            yield self._call is not None and self._call() is not None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._held() as answering:
+            if not answering:
                 self._read()
             yield
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._lock:
-            if self._inherited:
-                raise LedgerError(_IN_MEMORY)
-            if self._answering:
+        with self._held() as answering:
+            if answering:
                 raise LedgerError(f"{self.path} was asked while it is answering: teachers cannot ask for labels")
+            call = _Call()  # gone with this frame, also where an interruption keeps it from saying so
             with self._entries.locked():
                 self._read()
+                self._call = weakref.ref(call)
                 try:
-                    self._answering = True
                     yield
                 finally:
-                    self._answering = False
+                    self._call = None
 
     # --- cost -----------------------------------------------------------------------------------------------------
 

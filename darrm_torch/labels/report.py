@@ -96,7 +96,12 @@ def _cost(whose: str, total: Mapping[str, Any]) -> str:
     if total["epsilon"] is None:
         return f"{whose} not proven to be private: no bound holds at delta {delta}."
     explanation = next(route["explanation"] for route in total["routes"] if route["name"] == total["route"])
-    return f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP, by {total['route']}. {explanation}"
+    cost = f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP, by {total['route']}. {explanation}"
+    others = [route["epsilon"] for route in total["routes"] if route["applies"] and "allocation" not in route["key"]]
+    without = format_bound(min(others), 6) if others else "infinite"
+    if any(route["key"].startswith("allocation") for route in total["routes"]):
+        cost += f" Without random allocation the bound is {without}."
+    return cost
 
 
 def _findings(readings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -26,6 +26,7 @@ from .sampling import RandomBits, fair_argmax
 __all__ = ["MOST_CLASSES", "SelfBoundingPlurality", "VotePrivatePlurality"]
 
 MOST_CLASSES = 10_000
+_LISTED = 350  # the most histograms of all votes for which the allowance of a sample is computed on them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +101,17 @@ class _Plurality(Mechanism):
         return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta or 0.0)
 
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
-        """The smallest m for which the table is m-self-bounding, exact and rounded up; at most the overlap."""
+        """The smallest m for which the label is m-self-bounding, exact and rounded up; at most the overlap.
+
+        Where K votes have more histograms than can be listed, it is that of the table for the votes drawn, which is no
+        less: a mixture of m-self-bounding rules is m-self-bounding.
+        """
         count = self._teacher_count(teachers)
-        return self._table.smallest_allowance(min(check_overlap(overlap, count), self._votes))
+        affected = check_overlap(overlap, count)
+        proven = self._table.smallest_allowance(min(affected, self._votes))
+        if self._votes < count == votes_within(_LISTED, votes=count, classes=self._table.space.classes):
+            proven = min(proven, self._table.smallest_allowance(affected, count))
+        return proven
 
     def expected_accuracy(self, prior: PluralityPrior) -> float:
         """The exact probability that a label is the true class; the votes drawn have the same prior as all K."""

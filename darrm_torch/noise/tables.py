@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays import FloatArray, IntArray
 from ..privacy.guarantees import round_up
 from .grid import GRID
-from .histograms import Standings
+from .histograms import Standings, standings
 from .plurality_priors import PluralityPrior, standing_weights
 from .self_bounding import SelfBoundingCertificate, largest_falls, largest_ratio
 
@@ -81,13 +81,37 @@ class VoteTable:
         """The expected probability of the true class."""
         return float(standing_weights(self.space, prior) @ self.chances)
 
-    def smallest_allowance(self, overlap: int) -> float:
+    def smallest_allowance(self, overlap: int, teachers: int | None = None) -> float:
         """The smallest m for which the table is m-self-bounding, rounded up; at most ``overlap``.
 
         For every standing, each voter alone can lower its probability by some amount. The sum of the ``overlap``
         largest amounts is at most m times the probability.
+
+        Args:
+            overlap: r.
+            teachers: K: the table looks at its number of votes, drawn from K without replacement; None: at all votes.
         """
-        return round_up(largest_ratio(self._falls(overlap)))
+        if teachers is None or teachers == self.space.votes:
+            return round_up(largest_ratio(self._falls(overlap)))
+        space, chances = self._drawn_from(teachers)
+        return round_up(largest_ratio(_largest_falls(space, chances, overlap)))
+
+    def _drawn_from(self, teachers: int) -> tuple[Standings, list[int]]:
+        """The probabilities for all votes of ``teachers``, in some exact unit: drop votes at random, one by one."""
+        space, (chances, _) = self.space, self._exact
+        while space.votes < teachers:
+            fewer = dict(zip(space.others, chances, strict=True))
+            space = standings(space.votes + 1, space.classes)
+            chances = []
+            for part, own in zip(space.others, space.own.tolist(), strict=True):
+                chance = own * fewer[part] if own else 0
+                for votes in set(part):
+                    left = list(part)
+                    left.remove(votes)
+                    kept = tuple(sorted([*left, votes - 1] if votes > 1 else left, reverse=True))
+                    chance += votes * part.count(votes) * fewer[kept]
+                chances.append(chance)
+        return space, chances
 
     def lacking_allowance(self, allowance: float, overlap: int) -> float:
         """Largest excess of a sum of falls over ``allowance`` times its probability; positive if m is too small."""
@@ -96,10 +120,7 @@ class VoteTable:
 
     def _falls(self, overlap: int) -> Iterator[tuple[int, int]]:
         """For each standing the sum of the ``overlap`` largest falls, and the probability, in the same exact unit."""
-        chances, _ = self._exact
-        for chance, groups in zip(chances, self.space.moves, strict=True):
-            falls = ((chance - min(chances[to] for to in targets), voters) for voters, targets in groups)
-            yield largest_falls(falls, overlap), chance
+        return _largest_falls(self.space, self._exact[0], overlap)
 
     @functools.cached_property
     def vote_epsilon(self) -> float:
@@ -120,6 +141,12 @@ class VoteTable:
         chances, _ = self._exact
         for chance, groups in zip(chances, self.space.moves, strict=True):
             yield chance, min(chances[to] for _, targets in groups for to in targets)
+
+
+def _largest_falls(space: Standings, chances: list[int], overlap: int) -> Iterator[tuple[int, int]]:
+    for chance, groups in zip(chances, space.moves, strict=True):
+        falls = ((chance - min(chances[to] for to in targets), voters) for voters, targets in groups)
+        yield largest_falls(falls, overlap), chance
 
 
 def noise_free_table(space: Standings) -> VoteTable:

@@ -246,7 +246,7 @@ def plan(
     Args:
         teachers: K.
         teacher: what each promises as a trained model: a profile, a guarantee, or one of these for each teacher (then
-            ``PrivacyProfile.weakest`` of them stands for all); None: nothing.
+            noise is built for ``PrivacyProfile.weakest`` of them, and priced for the worst r); None: nothing.
         overlap: r, the most teachers that one record can affect; None: all.
         labels: Q, how many labels will be released.
         label_target: what each label must keep by itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,7 +36,8 @@ class Request:
         teachers: K.
         classes: C.
         teacher: what each teacher promises as a trained model: a profile, a guarantee, or one of these for each
-            teacher, of which the weakest then stands for all; None: nothing. Stored as a profile.
+            teacher, whose weakest (:meth:`PrivacyProfile.weakest`) noise is built for; None: nothing. Stored as a
+            profile. Prices are those of the worst teachers that one record can affect.
         overlap: r, the most teachers that one record can affect; None: all. Stored as a number.
         labels: Q, how many labels the same trained teachers will release.
         label_target: what each label must keep by itself.
@@ -139,12 +140,17 @@ class Request:
         """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
         voters = getattr(mechanism, "teachers", None) or self.teachers
         return total_privacy(
-            teachers=[self.teacher] * voters,
+            teachers=self._promises(voters),
             overlap=min(self.overlap, voters),
             mechanism=mechanism,
             labels=labels,
             delta=delta,
         )
+
+    def _promises(self, voters: int) -> Sequence[PrivacyProfile]:
+        """What ``voters`` of the teachers promise, whichever these are."""
+        unlike = self.teacher.unlike
+        return unlike if len(unlike) == voters else [self.teacher] * voters
 
     def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:
         """Whether the mechanism keeps every target, or the allowance, times ``slack``."""

@@ -30,6 +30,7 @@ class RandomAllocation:
         holdout: the probability that a unit is in no shard at all. It lowers no price.
         weights: the probability of each shard where they are not equal, for ``overlap=1`` and without ``blocks``.
         source: who answers for the draws, "made by the library" or "stated".
+        keyed: whether the draws follow from ids and a secret key instead of being drawn for each unit.
 
     Raises:
         InvalidArgument: a value out of range, or values that do not fit together.
@@ -45,6 +46,7 @@ class RandomAllocation:
     holdout: float = 0.0
     weights: tuple[float, ...] | None = None
     source: Literal["stated", "made by the library"] = "stated"
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         teachers = check_integer("teachers", self.teachers, low=1, high=2**31 - 1)
@@ -67,6 +69,8 @@ class RandomAllocation:
             raise InvalidArgument("unit", 'a word such as "record" or "person"', self.unit)
         if self.source not in ("stated", "made by the library"):
             raise InvalidArgument("source", '"stated" or "made by the library"', self.source)
+        if not isinstance(self.keyed, bool):
+            raise InvalidArgument("keyed", "True or False", self.keyed)
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -83,13 +87,25 @@ class RandomAllocation:
         whose = "stated by the user, not checked" if self.source == "stated" else "made by the library"
         return (
             f"Allocation: each {self.unit} drew its {shards} of {self.teachers} at random, independently of all other "
-            f"{self.unit}s and of all data ({whose}); shards were not balanced, drawn again or chosen by their data.",
-            "Secret draws: key, lists, sizes of shards, and everything that shows them, stay with the private data.",
+            f"{self.unit}s and of all data ({whose}).",
+            f"Unit: the {self.unit} that draws is the {self.unit} that the teachers' accounting protects, added or "
+            "removed. Rows that share a draw, such as those of one person, cost far more.",
+            "Nothing chosen: shards were not balanced, resized or drawn again, and no teacher was chosen, weighted or "
+            "stopped early by private results.",
             "Public constants: sample rate, steps, expected batch size, clipping bound and noise do not depend on a "
             "shard; empty shards train too.",
-            f"Unit: the {self.unit} that draws is the {self.unit} that the teachers' accounting protects, added or "
-            "removed.",
+            "Secret draws: key, lists, sizes of shards, durations, loss curves, and everything else that shows them, "
+            "stay with the private data.",
+            *(
+                (
+                    "Key: ids are unique by schema and are not computed from contents. The secrecy of the draws is "
+                    "computational: it rests on a key of at least 16 random bytes that nobody else has.",
+                )
+                if self.keyed
+                else ()
+            ),
             "One price: everything else that is released from these shards is charged separately.",
+            "If the draws leak, only the bounds without random allocation hold.",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,6 +119,7 @@ class RandomAllocation:
             "holdout": self.holdout,
             "weights": None if self.weights is None else list(self.weights),
             "source": self.source,
+            "keyed": self.keyed,
         }
 
     @classmethod

@@ -100,8 +100,8 @@ def optimal_composition(
 ) -> PrivacyGuarantee:
     """The smallest epsilon at ``delta`` of adaptive releases with independent randomness.
 
-    For one guarantee this is the exact optimum of Kairouz, Oh and Viswanath (2015, Theorem 3.3), rounded up. Unlike
-    guarantees are composed as privacy loss distributions.
+    For one guarantee this is the exact optimum of Kairouz, Oh and Viswanath (2015, Theorem 3.3), rounded up, for up to
+    2^20 releases. More releases and unlike guarantees are composed as privacy loss distributions.
 
     Args:
         guarantee: the guarantee of each release; a sequence has one guarantee for each release.

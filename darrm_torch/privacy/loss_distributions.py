@@ -8,21 +8,38 @@ from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
+from scipy import special
 
+from ..arrays import FloatArray
+from ..bisection import last_true
 from .guarantees import PrivacyGuarantee
+from .loss_grids import Composed, LossGrid, compose_grids, connect_the_dots, sampled_gaussian
 
-__all__ = ["LARGEST_EPSILON", "DpSgd", "LossDistribution", "Promises", "loss_distribution"]
+__all__ = [
+    "LARGEST_EPSILON",
+    "DpSgd",
+    "LossDistribution",
+    "Promises",
+    "RepeatedPromise",
+    "grid_parts",
+    "grid_step",
+    "has_grids",
+    "loss_distribution",
+    "repeated_promise",
+]
 
 # The fields of a PrivacyProfile: runs (noise_multiplier, sample_rate, steps); (guarantees that hold at once, count).
 DpSgd = tuple[tuple[float, float, int], ...]
 Promises = tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
 
 _CELLS = 16  # grid cells per standard deviation of one release: the variance grows by less than 1 / (4 * 16**2)
-_MOST_CELLS = 2**17
 _FINEST = 1e-6  # on a finer grid the rounding errors of the curve would show
 _TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite loss, per composition
 LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
 _UNIT = 2.0**-53
+_FINEST_TILTED = 1e-9
+_LEAST_NOISE = 0.2
+_SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are made for powers of this; smaller deltas are left to Renyi
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,10 @@ class LossDistribution:
 
     def delta(self, epsilon: float) -> float:
         """The smallest proven delta at ``epsilon``."""
-        return min(1.0, max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs) + self.allowance)
+        proven = self._convolved(epsilon)
+        if self.dp_sgd and proven < 16 * self.allowance:
+            proven = min(proven, _small_delta(self.dp_sgd, epsilon))
+        return min(1.0, proven)
 
     def epsilon(self, delta: float) -> float:
         """The smallest proven epsilon at ``delta``; ``math.inf`` if there is none."""
@@ -43,11 +63,53 @@ class LossDistribution:
         if delta > self.allowance:
             with np.errstate(over="ignore"):  # it divides by the mass of the far tail, which may be tiny
                 epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
-            while math.isfinite(epsilon) and self.delta(epsilon) > delta:  # its sums are rounded
+            while math.isfinite(epsilon) and self._convolved(epsilon) > delta:  # its sums are rounded
                 epsilon, slack = epsilon + slack * max(1.0, epsilon), 2 * slack
         if self.dp_sgd and delta < 16 * self.allowance:
-            epsilon = min(epsilon, _renyi_epsilon(self.dp_sgd, delta))
+            epsilon = min(epsilon, _small_epsilon(self.dp_sgd, delta))
         return epsilon
+
+    def _convolved(self, epsilon: float) -> float:
+        return max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs) + self.allowance
+
+
+class RepeatedPromise:
+    """``count`` releases, each (epsilon, delta)-DP: the exact optimum of Kairouz, Oh and Viswanath (2015, Theorem 3.3).
+
+    With L = (2 j - count) epsilon, where j has a binomial law with chance e^epsilon / (1 + e^epsilon), delta at E is
+    ``1 - (1 - delta)^count (1 - E[(1 - e^(E - L))_+])``. The terms of the sum are positive; the error of each is known.
+    """
+
+    def __init__(self, promise: PrivacyGuarantee, count: int) -> None:
+        self.promise, self.count = promise, count
+        ones, epsilon = np.arange(count + 1, dtype=np.float64), promise.epsilon
+        choices = special.gammaln(count + 1) - special.gammaln(ones + 1) - special.gammaln(count - ones + 1)
+        logs = choices - ones * math.log1p(math.exp(-epsilon)) - (count - ones) * np.logaddexp(0.0, epsilon)
+        error = 16 * _UNIT * (8 + 3 * float(special.gammaln(count + 1)) + 2 * count * (epsilon + 1))
+        self._losses, self._masses = (2 * ones - count) * epsilon, np.exp(logs) * math.exp(min(error, 700.0))
+        self._revealed = -math.expm1(count * math.log1p(-promise.delta)) * (1 + 16 * _UNIT)
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta at ``epsilon``, rounded up."""
+        epsilon = epsilon * (1 - 4 * _UNIT)
+        first = int(np.searchsorted(self._losses, epsilon))
+        excess = min(1.0, float(self._masses[first:] @ -np.expm1(epsilon - self._losses[first:])))
+        return min(1.0, self._revealed + (1 - self._revealed) * excess * (1 + 16 * _UNIT) + 1e-300)
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon at ``delta``, rounded up; ``math.inf`` if there is none."""
+        low, high = 0.0, float(self._losses[-1]) * (1 + 8 * _UNIT)
+        if self.delta(low) <= delta:
+            return low
+        if self.delta(high) > delta:
+            return math.inf
+        return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, low, tolerance=2.0**-44)
+
+
+@lru_cache(maxsize=64)
+def repeated_promise(promise: PrivacyGuarantee, count: int) -> RepeatedPromise:
+    """The optimum for ``count`` releases with one promise each."""
+    return RepeatedPromise(promise, count)
 
 
 @lru_cache(maxsize=128)
@@ -55,7 +117,7 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     """The loss distribution of DP-SGD runs and of the worst releases that keep ``promises``, all composed."""
     from dp_accounting.pld import pld_pmf
 
-    step = _grid_step(dp_sgd, promises)
+    step = grid_step(dp_sgd, promises)
     pmfs, widest = [], 1
     for added in (False, True):
         parts = [(_dp_sgd_step(noise, rate, step, added), count) for noise, rate, count in dp_sgd]
@@ -74,8 +136,35 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     return LossDistribution(tuple(pmfs), units * _UNIT, dp_sgd if not promises else None)
 
 
+def _small_epsilon(dp_sgd: DpSgd, delta: float) -> float:
+    """Epsilon where rounding errors of the convolution hide ``delta``: by a tilted one, or by Renyi accounting."""
+    tilted = _tilted(dp_sgd, math.ceil(-math.log(delta, _SCALE)))
+    return min(_renyi_epsilon(dp_sgd, delta), max((one.epsilon(delta) for one in tilted), default=math.inf))
+
+
+@lru_cache(maxsize=1024)
+def _small_delta(dp_sgd: DpSgd, epsilon: float) -> float:
+    """Delta where it is no larger than rounding errors of the convolution; see :func:`_small_epsilon`."""
+    exponent = 512.0
+    if _renyi_epsilon(dp_sgd, 2.0**-exponent) > epsilon:
+        exponent = last_true(
+            lambda power: _renyi_epsilon(dp_sgd, 2.0**-power) <= epsilon, 0.0, exponent, tolerance=0.01
+        )
+    proven = math.ldexp(1.0, -math.floor(exponent))
+    scale = math.ceil(-math.log(proven, _SCALE))
+    # Accurate for deltas from _SCALE^-scale on.
+    while tilted := _tilted(dp_sgd, scale):
+        proven = min(proven, max(one.delta(epsilon) for one in tilted))
+        if proven >= 2 * _SCALE**-scale:
+            break
+        scale = max(scale + 1, math.ceil(-math.log(proven, _SCALE)) if proven else _LAST_SCALE + 1)
+    return proven
+
+
 def _renyi_epsilon(dp_sgd: DpSgd, delta: float) -> float:
     """Epsilon by the Renyi accountant of `dp_accounting`: looser, but rounding errors do not hide a tiny delta."""
+    if delta >= 1.0:
+        return 0.0
     epsilon = float(_renyi_accountant(dp_sgd).get_epsilon(delta))
     # The divergence of a step is the logarithm of a number near 1 with an error of about 1e-15. If it is smaller than
     # that, the accountant returns 0, which proves nothing.
@@ -93,7 +182,7 @@ def _renyi_accountant(dp_sgd: DpSgd) -> Any:
     return accountant
 
 
-def _grid_step(dp_sgd: DpSgd, promises: Promises) -> float:
+def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, finest: float = _FINEST) -> float:
     """The distance between grid points. Any distance is sound; a smaller one is tighter."""
     epsilons = {g.epsilon for points, _ in promises for g in points if 0 < g.epsilon <= LARGEST_EPSILON}
     if not dp_sgd and len(epsilons) < 2:
@@ -112,7 +201,7 @@ def _grid_step(dp_sgd: DpSgd, promises: Promises) -> float:
         largest = max(g.epsilon for g in points if g.epsilon <= LARGEST_EPSILON)
         variance += count * largest**2
         widest, releases = max(widest, 2 * largest), releases + count
-    return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / _MOST_CELLS, _FINEST)
+    return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / most_cells, finest)
 
 
 @lru_cache(maxsize=128)
@@ -129,14 +218,21 @@ def _dp_sgd_step(noise: float, rate: float, step: float, added: bool) -> Any:
 
 
 def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
-    """The worst release that keeps all ``points``; it is the same in both directions.
+    """The worst release that keeps all ``points``; it is the same in both directions."""
+    from dp_accounting.pld import pld_pmf
+
+    losses = [sign * g.epsilon / step for g in points if g.epsilon <= LARGEST_EPSILON for sign in (-1, 1)]
+    rounded = np.array(sorted({int(side(loss)) for loss in losses for side in (math.floor, math.ceil)}))
+    return pld_pmf.create_pmf_pessimistic_connect_dots(step, rounded, _promise_curve(points, rounded * step))
+
+
+def _promise_curve(points: tuple[PrivacyGuarantee, ...], epsilons: Any) -> FloatArray:
+    """Delta at ``epsilons`` of the worst release that keeps all ``points``.
 
     As a function of ``t = e^epsilon`` its curve is convex, falls from 1 at t = 0 and respects the points and their
     mirror images ``(e^-epsilon, 1 - (1 - delta) e^-epsilon)``: it is their lower convex hull. For one point this is
     randomized response that reveals everything with probability delta (Kairouz, Oh, Viswanath 2015).
     """
-    from dp_accounting.pld import pld_pmf
-
     finite = [(g.epsilon, g.delta) for g in points if g.epsilon <= LARGEST_EPSILON]
     corners = {math.exp(e): d for e, d in sorted(finite, reverse=True)}
     corners |= {math.exp(-e): 1 - (1 - d) * math.exp(-e) for e, d in finite if e > 0}
@@ -150,8 +246,35 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
                 break
             hull.pop()
         hull.append((t, y))
-    losses = [sign * e / step for e, _ in finite for sign in (-1, 1)]
-    rounded = np.array(sorted({int(side(loss)) for loss in losses for side in (math.floor, math.ceil)}))
-    curve = np.interp(np.exp(rounded * step), [t for t, _ in hull], [y for _, y in hull])
-    curve = np.maximum(curve, 0.0)  # interpolation may end one unit below zero
-    return pld_pmf.create_pmf_pessimistic_connect_dots(step, rounded, curve)
+    curve = np.interp(np.exp(epsilons), [t for t, _ in hull], [y for _, y in hull])
+    return np.asarray(np.maximum(curve, 0.0))  # interpolation may end one unit below zero
+
+
+# --- on grids of our own -------------------------------------------------------------------------------------------
+
+
+def has_grids(dp_sgd: DpSgd, promises: Promises) -> bool:
+    """Whether :func:`grid_parts` can be used: losses are finite, and e^loss is a float."""
+    small = all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in promises)
+    return small and all(noise >= _LEAST_NOISE for noise, *_ in dp_sgd)
+
+
+def grid_parts(dp_sgd: DpSgd, promises: Promises, step: float, added: bool) -> list[tuple[LossGrid, int]]:
+    """The laws of DP-SGD runs and of the worst releases that keep ``promises``, and how often each occurs."""
+    parts = [(sampled_gaussian(noise, rate, step, added), steps) for noise, rate, steps in dp_sgd]
+    for points, count in promises:
+        last = max(1, math.ceil(max(g.epsilon for g in points if g.epsilon <= LARGEST_EPSILON) / step))
+        curve = _promise_curve(points, np.arange(-last, last + 1, dtype=np.float64) * step) + 4 * _UNIT
+        parts.append((connect_the_dots(step, -last, curve), count))
+    return parts
+
+
+@lru_cache(maxsize=8)
+def _tilted(dp_sgd: DpSgd, scale: int) -> tuple[Composed, ...]:
+    """Both directions, such that rounding errors are small at deltas about _SCALE^-scale; empty if that is too hard."""
+    step = grid_step(dp_sgd, (), most_cells=2**22, finest=_FINEST_TILTED)
+    if not 0 <= scale <= _LAST_SCALE or step == _FINEST_TILTED or not has_grids(dp_sgd, ()):
+        return ()
+    laws = [grid_parts(dp_sgd, (), step, added) for added in (False, True)]
+    composed = [compose_grids(parts, _SCALE**-scale) for parts in laws]
+    return tuple(one for one in composed if one is not None) if all(composed) else ()

@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
-from .loss_distributions import LARGEST_EPSILON, loss_distribution
+from .loss_distributions import (
+    LARGEST_EPSILON,
+    LossDistribution,
+    RepeatedPromise,
+    loss_distribution,
+    repeated_promise,
+)
 
 __all__ = ["PrivacyProfile", "as_profile", "as_profiles"]
 
 _DEFAULT_POINTS = (0.5, 0.1, 0.003)  # fractions of delta(0): over 95 % of the gain of eight points at K = 11
+_SUMMED = 2**20  # releases up to which the exact optimum is summed
 _NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
 
 
@@ -35,6 +42,7 @@ class PrivacyProfile:
         dp_sgd: runs of Poisson-sampled Gaussian releases, each ``(noise_multiplier, sample_rate, steps)``.
         promises: ``(guarantees, count)`` entries: ``count`` releases, each with all of ``guarantees`` at once.
         reading: what :func:`darrm_torch.read_privacy` read, if it made the profile; ignored by comparisons.
+        unlike: the profiles, one for each teacher, that :meth:`weakest` made this one from, if they differ.
 
     Raises:
         InvalidArgument: a number is out of range.
@@ -49,6 +57,7 @@ class PrivacyProfile:
     dp_sgd: tuple[tuple[float, float, int], ...] = ()
     promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...] = ()
     reading: Any = field(default=None, compare=False, repr=False)
+    unlike: tuple[PrivacyProfile, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         steps: Counter[tuple[float, float]] = Counter()
@@ -91,6 +100,23 @@ class PrivacyProfile:
             raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
 
+    def for_replacement(self) -> PrivacyProfile:
+        """What these releases promise for neighbours that *replace* one record, as one release.
+
+        Through the data set without the record, ``delta(2 epsilon) <= (1 + e^epsilon) delta_add_or_remove(epsilon)``.
+
+        >>> promise = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).for_replacement()
+        >>> promise.epsilon(0.0)
+        1.0
+        """
+        points = []
+        for delta in (0.0, *(10.0 ** (-power / 2) for power in range(1, 41))):
+            epsilon = self.epsilon(delta)
+            if epsilon < 300.0:
+                grown = (1 + math.exp(epsilon)) * delta * (1 + 2.0**-50)
+                points.append(PrivacyGuarantee(epsilon=2 * epsilon, delta=min(1.0, grown)))
+        return replace(self.from_guarantee(*points) if points else self.non_private(), reading=self.reading)
+
     @classmethod
     def non_private(cls) -> PrivacyProfile:
         """A release without any privacy guarantee.
@@ -106,7 +132,8 @@ class PrivacyProfile:
         """A profile that holds for each of ``profiles``, also after composition: a common bound for unlike teachers.
 
         It has, run by run, the least noise, the largest sample rate and the most steps of all ``profiles``, and the
-        largest epsilon and delta of their guarantees. DP-SGD is monotone in all three numbers: more noise and fewer
+        largest epsilon and delta of their guarantees. Its own :meth:`delta` and :meth:`epsilon` are the largest
+        of any of ``profiles``, which may be less. DP-SGD is monotone in all three numbers: more noise and fewer
         steps are post-processing, and a smaller sample rate mixes the output with that of the data set without the
         record.
 
@@ -120,7 +147,8 @@ class PrivacyProfile:
         >>> PrivacyProfile.weakest(unlike).guarantees()
         (PrivacyGuarantee(epsilon=0.3, delta=1e-05),)
         """
-        distinct = list(dict.fromkeys(as_profile("profiles", profile) for profile in profiles))
+        several = tuple(as_profile("profiles", profile) for profile in profiles)
+        distinct = list(dict.fromkeys(several))
         if not distinct:
             raise InvalidArgument("profiles", "one or more guarantees or profiles", distinct)
         trained = [profile.dp_sgd for profile in distinct if profile.dp_sgd]
@@ -134,7 +162,7 @@ class PrivacyProfile:
             stated = [points[0] for profile in distinct for points, _ in profile.promises]
             worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
             promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in distinct)),)
-        return cls(dp_sgd=dp_sgd, promises=promises)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=several if len(distinct) > 1 else ())
 
     @property
     def is_private(self) -> bool:
@@ -150,6 +178,8 @@ class PrivacyProfile:
         if isinstance(other, PrivacyProfile):
             return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
         times = check_integer("other", other, low=1, cure="It is a PrivacyProfile, or how many releases.")
+        if times == 1:
+            return self
         return PrivacyProfile(
             dp_sgd=tuple((noise, rate, steps * times) for noise, rate, steps in self.dp_sgd),
             promises=tuple((points, count * times) for points, count in self.promises),
@@ -164,10 +194,12 @@ class PrivacyProfile:
         epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
         if not self.is_private:
             return 1.0
+        if self.unlike:
+            return max(profile.delta(epsilon) for profile in set(self.unlike))
         stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
         if stated == 0.0 or not self._is_computable:
             return stated
-        return min(stated, loss_distribution(self.dp_sgd, self.promises).delta(epsilon))
+        return min(stated, self._law().delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
         """The smallest proven epsilon at ``delta``, in nats; ``math.inf`` if there is none.
@@ -180,10 +212,12 @@ class PrivacyProfile:
             return 0.0
         if not self.is_private:
             return math.inf
+        if self.unlike:
+            return max(profile.epsilon(delta) for profile in set(self.unlike))
         stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
         if stated == 0.0 or delta == 0.0 or not self._is_computable:
             return stated
-        return min(stated, loss_distribution(self.dp_sgd, self.promises).epsilon(delta))
+        return min(stated, self._law().epsilon(delta))
 
     @checked
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
@@ -216,14 +250,29 @@ class PrivacyProfile:
         revealing = sum(-count * math.log1p(-points[0].delta) for points, count in self.promises)
         return revealing < 30 and all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in self.promises)
 
+    def _law(self) -> LossDistribution | RepeatedPromise:
+        if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] <= _SUMMED:
+            points, count = self.promises[0]
+            if len(points) == 1 and points[0].epsilon > 0:
+                return repeated_promise(points[0], count)
+        return loss_distribution(self.dp_sgd, self.promises)
+
+    def stated_sum(self) -> tuple[Fraction, Fraction] | None:
+        """Simple composition of the first guarantees, exactly: (epsilon, delta); None for DP-SGD and no privacy."""
+        if self.dp_sgd or not self.is_private:
+            return None
+        epsilon = sum((count * Fraction(points[0].epsilon) for points, count in self.promises), Fraction(0))
+        return epsilon, sum((count * Fraction(points[0].delta) for points, count in self.promises), Fraction(0))
+
     def _stated(self) -> tuple[PrivacyGuarantee, ...]:
         """Guarantees that need no loss distribution: the points of a single promise, or simple composition."""
         if self.dp_sgd:
             return ()
         if len(self.promises) == 1 and self.promises[0][1] == 1:
             return self.promises[0][0]
-        epsilon = sum((count * Fraction(points[0].epsilon) for points, count in self.promises), Fraction(0))
-        delta = sum((count * Fraction(points[0].delta) for points, count in self.promises), Fraction(0))
+        if not (total := self.stated_sum()):
+            return ()
+        epsilon, delta = total
         return (PrivacyGuarantee(epsilon=round_up(epsilon), delta=min(1.0, round_up(delta))),)
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,7 +286,7 @@ class PrivacyProfile:
                 }
                 for points, count in self.promises
             ],
-        }
+        } | ({"unlike": [profile.to_dict() for profile in self.unlike]} if self.unlike else {})
 
     @classmethod
     @checked
@@ -260,9 +309,10 @@ class PrivacyProfile:
                 )
                 for p in value["promises"]
             )
+            unlike = tuple(map(cls.from_dict, value.get("unlike", ())))
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a dictionary written by PrivacyProfile.to_dict", value) from error
-        return cls(dp_sgd=dp_sgd, promises=promises)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike)
 
 
 def as_profile(name: str, promise: Any) -> PrivacyProfile:

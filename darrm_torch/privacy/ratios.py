@@ -94,13 +94,17 @@ class RatioLaw:
         one, two = self.on_grid(step), other.on_grid(step)
         masses = np.convolve(one.masses[1:], two.masses[1:])
         zero = one.masses[0] + (1 - one.masses[0]) * two.masses[0]
-        return one._combined(
+        result = one._combined(
             two,
             masses=np.concatenate([[zero], masses]),
             step=step,
             first=one.first + two.first,
             terms=min(len(one.masses), len(two.masses)),
         ).trimmed()
+        if result.lost + result.gone >= 1:  # nothing is hidden: no value of B is one of A
+            ends = np.array([1.0, 0.0])
+            return _grid_law(ends, step=step, first=0, lost=1.0, gone=0.0, mass_error=0.0, value_error=0.0)
+        return result
 
     def power(self, count: int) -> RatioLaw:
         """The ratio of ``count`` independent releases with this ratio each."""
@@ -218,8 +222,8 @@ class RatioLaw:
         stop = len(masses) - int(np.searchsorted(np.cumsum(carried[::-1]), _TAIL))
         start = int(np.searchsorted(np.cumsum(masses), _TAIL))
         most = math.floor(_LARGEST / self.step)
-        start, stop = max(start, -most - self.first), min(stop, most - self.first + 1)
-        start, stop = min(start, len(masses) - 1), max(stop, min(start, len(masses) - 1) + 1)
+        stop = min(max(min(stop, most - self.first + 1), 1), len(masses))
+        start = min(max(start, -most - self.first), stop - 1)
         kept = masses[start:stop].copy()
         kept[-1] += masses[stop:].sum()
         return _grid_law(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from typing import Any, Literal, Protocol
@@ -12,9 +12,11 @@ from typing import Any, Literal, Protocol
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_epsilon, self_bounding_epsilon
+from .assumptions import Neighbours, assumptions_of
 from .composition import seen_through
 from .guarantees import PrivacyGuarantee, format_bound, round_up
 from .profiles import PrivacyProfile, as_profile, as_profiles
+from .unlike import worst_epsilon
 
 __all__ = ["PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
 
@@ -137,6 +139,7 @@ def total_privacy(
     labels: int,
     votes: Literal["fixed", "fresh"] = "fixed",
     delta: float,
+    neighbours: Neighbours = "add/remove",
     allocation: RandomAllocation | None = None,
     voters: int | None = None,
 ) -> TotalPrivacy:
@@ -152,6 +155,9 @@ def total_privacy(
         votes: "fixed": the same trained teachers vote on every input. "fresh": each label has its own votes, from
             retrained teachers or otherwise privatized with independent randomness.
         delta: the delta of the total.
+        neighbours: the neighbouring data sets that the total is about, and for which ``overlap`` holds. In equal slices
+            of a list it holds for replacing one record only; each teacher then costs more
+            (:meth:`PrivacyProfile.for_replacement`).
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. It adds bounds; those that need no secrecy stay in the result.
         voters: how many of the teachers are read, the same ones for all labels, chosen without looking at data;
@@ -159,7 +165,7 @@ def total_privacy(
 
     Raises:
         InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, or
-            ``allocation`` is for another number of teachers or another ``overlap``.
+            ``allocation`` is for another number of teachers, another ``overlap`` or other ``neighbours``.
 
     >>> from darrm_torch import NoiseFreeMajority
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -170,7 +176,14 @@ def total_privacy(
     (0.0751, 'publishing the teachers')
     """
     profiles = as_profiles("teachers", teachers)
+    if neighbours not in ("add/remove", "replace-one"):
+        raise InvalidArgument("neighbours", '"add/remove" or "replace-one"', neighbours)
+    if neighbours == "replace-one":
+        replaced = {profile: profile.for_replacement() for profile in profiles}
+        profiles = tuple(replace(replaced[profile], reading=profile.reading) for profile in profiles)
     if allocation is not None:
+        if neighbours != "add/remove":
+            raise InvalidArgument("neighbours", '"add/remove" with an allocation', neighbours)
         if allocation.teachers != len(profiles):
             raise InvalidArgument("allocation", f"an allocation to {len(profiles)} teachers", allocation)
         if overlap not in (None, allocation.overlap):
@@ -191,7 +204,19 @@ def total_privacy(
     routes = tuple(_route(key, *_ROUTES[key][1](release)) for key in keys)
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     return TotalPrivacy(
-        epsilon=best.epsilon, delta=delta, labels=labels, route=best, routes=routes, assumptions=_assumptions(release)
+        epsilon=best.epsilon,
+        delta=delta,
+        labels=labels,
+        route=best,
+        routes=routes,
+        assumptions=assumptions_of(
+            profiles,
+            affected=affected,
+            fresh=release.fresh,
+            neighbours=neighbours,
+            allocation=allocation,
+            secure=getattr(mechanism, "secure", True),
+        ),
     )
 
 
@@ -223,6 +248,10 @@ class _Release:
         """The largest epsilon of any single teacher at ``delta``."""
         return max(profile.epsilon(min(delta, 1.0)) for profile in set(self.profiles))
 
+    def teacher_delta(self, epsilon: float) -> float:
+        """The largest delta of any single teacher at ``epsilon``."""
+        return max(profile.delta(epsilon) for profile in set(self.profiles))
+
 
 _Bound = tuple[float | None, str]  # epsilon, or None where the argument does not apply; and the explanation
 
@@ -238,9 +267,7 @@ def _publishing(release: _Release) -> _Bound:
     profiles, affected, rounds, delta = release.profiles, release.affected, release.rounds, release.delta
     bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
     if affected < len(profiles):
-        bounds.append(PrivacyProfile.weakest(profiles).compose(affected * rounds).epsilon(delta))
-    if affected == 1:
-        bounds.append(max(profile.compose(rounds).epsilon(delta) for profile in set(profiles)))
+        bounds.append(worst_epsilon(profiles, affected, rounds, delta))
     often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."
     return min(bounds), (
         f"The labels reveal no more than publishing {release.affected_teachers} that one record can affect{often}"
@@ -297,11 +324,8 @@ def _certified(release: _Release) -> _Bound:
             f"The certificate assumes that one record affects at most {certificate.overlap} teachers; here it can "
             f"affect {release.affected}."
         )
-    weakest = PrivacyProfile.weakest(release.profiles)
     for point in certificate.teacher:
-        if math.isfinite(point.epsilon) and weakest.delta(point.epsilon) > point.delta < max(
-            profile.delta(point.epsilon) for profile in set(release.profiles)
-        ):
+        if math.isfinite(point.epsilon) and release.teacher_delta(point.epsilon) > point.delta:
             return None, f"The certificate assumes that every teacher is {point}; that is not proven for all of them."
     if release.labels > 1 and not release.fresh:
         return None, (
@@ -413,39 +437,3 @@ _ROUTES: dict[RouteKey, tuple[str, Callable[[_Release], _Bound]]] = {
     "allocation": ("random allocation", _allocated),
     "allocation-self-bounding": ("self-bounding noise, random allocation", _allocated_self_bounding),
 }
-
-
-def _assumptions(release: _Release) -> tuple[str, ...]:
-    """What the total assumes and the library cannot check, for the person who is responsible for the data."""
-    assumed = [
-        "Neighbours: two data sets that differ by adding or removing one record. A person with several records is "
-        "protected less.",
-        "Overlap: none is assumed; one record may affect every teacher."
-        if release.affected == len(release.profiles)
-        else f"Overlap: one record affects at most {release.affected} of the {len(release.profiles)} teachers. This "
-        "depends on how the data were split.",
-    ]
-    if any(profile.is_private for profile in release.profiles):
-        assumed += [
-            "Training: each teacher was trained as its accountant recorded, on batches drawn by Poisson sampling.",
-            "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
-            "loaders.",
-        ]
-    if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in release.profiles):
-        assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
-    assumed += [
-        "Votes: each label has votes of its own, privatized with independent randomness."
-        if release.fresh
-        else "Votes: the same trained teachers vote on every input.",
-        "Secrecy: only the labels are released: no votes, no counts, no teachers and no accuracy measured on private "
-        "data.",
-    ]
-    if release.allocation is not None:
-        assumed += release.allocation.assumptions
-        if len(release.profiles) < release.allocation.teachers:
-            assumed.append("Jury: the teachers that vote were chosen without looking at data; no others are read.")
-    if not getattr(release.mechanism, "secure", True):
-        assumed.append(
-            "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."
-        )
-    return tuple(assumed)

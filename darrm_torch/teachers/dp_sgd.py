@@ -1,8 +1,8 @@
 """One teacher's training, in this process.
 
-Sample rate, number of steps and the divisor of the noisy gradient are computed from public numbers, never from the size
-of the shard, so a neighbouring data set is trained in exactly the same way. Every teacher draws its noise from its own
-generator.
+Sample rate, number of steps and the divisor of the noisy gradient are computed from declared public numbers, never from
+the size of the shard, so a neighbouring data set is trained in exactly the same way, even on an empty shard. Every
+teacher draws its noise from its own generator.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TrainingSettings:
 
     @checked
     def steps_per_epoch(self, shard_size: int) -> int:
-        """Steps of one epoch over a shard of ``shard_size`` records: the sample rate is its reciprocal."""
+        """Steps of one epoch over a shard of the declared size: the sample rate is its reciprocal."""
         return math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / self.batch_size)
 
 
@@ -65,15 +65,25 @@ class _Batches(TensorDataset):
         return tuple(tensor[rows] for tensor in self.tensors)
 
 
-class _SecureBatches:
-    """Poisson samples at rate 1 / ``steps``, ``steps`` an epoch."""
+class _PoissonBatches:
+    """Poisson samples of ``count`` records, perhaps none, at rate 1 / ``steps``; ``steps`` an epoch.
 
-    def __init__(self, random: SecureRandom, *, count: int, steps: int) -> None:
+    Without ``random`` they are those of Opacus' sampler, which refuses an empty data set.
+    """
+
+    def __init__(self, random: SecureRandom | None, *, count: int, steps: int) -> None:
         self._random, self._count, self._steps = random, count, steps
 
+    def __len__(self) -> int:
+        return self._steps
+
     def __iter__(self) -> Iterator[list[int]]:
+        rate = 1 / self._steps
         for _ in range(self._steps):
-            yield self._random.sample(self._count, 1 / self._steps).tolist()
+            if self._random is not None:
+                yield self._random.sample(self._count, rate).tolist()
+            else:
+                yield (torch.rand(self._count) < rate).nonzero().reshape(-1).tolist()
 
 
 def _identity(batch: Any) -> Any:
@@ -178,13 +188,13 @@ def train_teacher(
 ) -> dict[str, Any]:
     """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
 
+    ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``inputs`` may hold no record at all.
     A record with a NaN or infinity in it, or in its gradient, contributes zero to every step.
 
     Raises:
         UnprovenPrivacy: training with privacy changed a buffer of the model.
     """
     from opacus import PrivacyEngine
-    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
@@ -198,32 +208,24 @@ def train_teacher(
     accountant = first_parameters = None
     trained: nn.Module = model
     if settings.noise_multiplier is None:
-        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=True, collate_fn=_identity)
+        shuffle = len(dataset) > 0  # Torch's sampler refuses an empty data set
+        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=shuffle, collate_fn=_identity)
     else:
-        first_parameters = _first_parameters(model, inputs[:1])
+        first_parameters = _first_parameters(model, inputs.new_zeros(1, *inputs.shape[1:]))
         engine = PrivacyEngine(accountant="prv")
+        batches = _PoissonBatches(random, count=len(dataset), steps=steps)
         trained, optimizer, loader = engine.make_private(
             module=model,
             optimizer=optimizer,
-            data_loader=DataLoader(
-                dataset,
-                batch_sampler=UniformWithReplacementSampler(
-                    num_samples=len(dataset), sample_rate=1 / steps, steps=steps
-                ),
-                collate_fn=_identity,
-            ),
+            data_loader=DataLoader(dataset, batch_sampler=batches, collate_fn=_identity),
             noise_multiplier=settings.noise_multiplier,
             max_grad_norm=settings.max_grad_norm,
             noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
+            poisson_sampling=False,  # the loader draws Poisson samples already
         )
+        trained.forbid_grad_accumulation()  # type: ignore[operator] # Opacus does so with its own samplers
         optimizer = _private_optimizer(optimizer, settings.batch_size, random)
         accountant = engine.accountant
-        if random is not None:
-            loader = DataLoader(
-                dataset,
-                batch_sampler=_SecureBatches(random, count=len(dataset), steps=steps),
-                collate_fn=_identity,
-            )
     for _ in range(settings.epochs):
         for images, targets in loader:
             optimizer.zero_grad()

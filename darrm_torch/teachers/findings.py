@@ -9,7 +9,7 @@ from ..errors import UnprovenPrivacy
 
 __all__ = ["FINDINGS", "Finding", "refuse_unless_accepted"]
 
-Finding = Literal["gdp", "sampling", "buffers", "ghost", "seeds"]
+Finding = Literal["gdp", "sampling", "buffers", "ghost", "seeds", "constants", "slices"]
 FINDINGS: tuple[Finding, ...] = get_args(Finding)
 
 

@@ -14,7 +14,7 @@ from .checkpoints import named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
 
-__all__ = ["check_different", "check_independent", "check_overlap"]
+__all__ = ["check_different", "check_independent", "check_overlap", "check_weights"]
 
 _SAME_NOISE = 0.99  # correlation of two teachers' updates
 _SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
@@ -88,6 +88,21 @@ def check_overlap(profiles: Iterable[Any], overlap: int) -> None:
     """
     found = [profile.reading.overlap for profile in profiles if profile.reading is not None]
     _refuse_overlap(max((number for number in found if number is not None), default=1), overlap)
+
+
+def check_weights(models: Sequence[Any], profiles: Sequence[Any]) -> None:
+    """Check that the models hold the weights that their profiles were read with.
+
+    Raises:
+        UnprovenPrivacy: one of them does not.
+    """
+    for number, (model, profile) in enumerate(zip(models, profiles, strict=True)):
+        if profile.reading is not None and profile.reading.digest not in (None, weights_digest(model)):
+            raise UnprovenPrivacy(
+                f"the weights of teacher {number} are not those that its profile was read with. Either the teacher "
+                "was trained further or converted since, or the profiles are in another order. Read the teachers "
+                "as they are now: read_teachers(..., modules=models)"
+            )
 
 
 def check_different(models: Sequence[Any]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_number
+from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
@@ -57,6 +58,8 @@ class PrivacyReading:
         randomness: the generator that noise and batches were drawn from; "unknown" if nothing shows it.
         overlap: the largest number of data loaders, of all teachers read together, that can draw the same record, if
             the loaders were given.
+        allocation: how records were allocated to the teachers' shards, if the file of the teacher records it.
+        shard: the public name of the draw and the number of the teacher's shard, if the file records them.
         notes: what was not checked, and what the caller vouches for.
     """
 
@@ -70,7 +73,14 @@ class PrivacyReading:
     digest: str | None = None
     randomness: str = "unknown"
     overlap: int | None = None
+    allocation: RandomAllocation | None = None
+    shard: tuple[str, int] | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def stated_epsilon(self) -> float:
+        """The epsilon that the teacher's accountant reports, or ours if that is larger."""
+        return max(dict(self.accountant_epsilons).get(self.accountant, 0.0), self.epsilon)
 
     def check(self, source: Source = None, *, module: Any = None) -> None:
         """Check that neither the accountant nor the weights have changed since the reading.
@@ -147,10 +157,7 @@ def read_privacy(
     if from_file:
         path = Path(source)
         if path.is_dir():
-            files = sorted(path.glob("teacher-*.pt"))
-            if not files:
-                raise InvalidArgument("source", "a folder with teacher-*.pt files", str(path))
-            return read_teachers(files, delta=delta, accept=accept)
+            return read_teachers(path, delta=delta, accept=accept)
         checkpoint = _read_checkpoint(path)
         record = checkpoint.rest
         if module is None:
@@ -177,7 +184,7 @@ def read_privacy(
             "privacy use PrivacyProfile.non_private()"
         )
     profile = PrivacyProfile.from_dp_sgd(history)  # checks every number before an Opacus accountant sees it
-    profile = PrivacyProfile.from_dp_sgd([(noise, _drawn_rate(rate), count) for noise, rate, count in history])
+    profile = PrivacyProfile.from_dp_sgd([(noise, drawn_rate(rate), count) for noise, rate, count in history])
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
     notes = []
     if kind == "gdp":
@@ -216,6 +223,8 @@ def read_privacy(
             'with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch and the bound never changed',
         )
         notes.append("Ghost clipping: the caller vouches for one batch a step and a constant clipping bound.")
+    if reason := record.get("no_allocation"):
+        notes.append(f"No price of a random allocation: {reason}")
     epsilon = profile.epsilon(delta)
     accountant_epsilons = []
     for name in ("prv", "rdp"):
@@ -233,6 +242,8 @@ def read_privacy(
         records=records,
         digest=None if module is None else weights_digest(module),
         randomness=source_of_noise(record, optimizer),
+        allocation=RandomAllocation.from_dict(record["allocation"]) if record.get("allocation") else None,
+        shard=(record["draw"], record["shard"]) if {"draw", "shard"} <= record.keys() else None,
         notes=tuple(notes),
     )
     return replace(profile, reading=reading)
@@ -240,7 +251,7 @@ def read_privacy(
 
 @checked
 def read_teachers(
-    sources: Iterable[Source],
+    sources: Iterable[Source] | str | os.PathLike[str],
     *,
     modules: Iterable[Any] | None = None,
     data_loaders: Iterable[Any] | None = None,
@@ -253,7 +264,8 @@ def read_teachers(
     """:func:`read_privacy` for several teachers, which must also pass :func:`check_independent`.
 
     Args:
-        sources: one for each teacher, as for :func:`read_privacy`.
+        sources: one for each teacher, as for :func:`read_privacy`; or a folder of files named ``teacher-*.pt``. Files
+            of :func:`~darrm_torch.train_teachers` also record the allocation of records to shards.
         modules: one for each teacher; not needed for files.
         data_loaders: one for each teacher.
         optimizers: one for each teacher. Nothing else ties an engine to the weights that it accounts for.
@@ -264,6 +276,11 @@ def read_teachers(
         UnprovenPrivacy: see :func:`read_privacy` and :func:`check_independent`.
         InvalidArgument: see :func:`read_privacy`; or the lists differ in length.
     """
+    if isinstance(sources, (str, os.PathLike)):
+        folder = Path(sources)
+        sources = sorted(folder.glob("teacher-*.pt"))
+        if not sources:
+            raise InvalidArgument("source", "a folder with teacher-*.pt files", str(folder))
     sources = list(sources)
     parts = [[None] * len(sources) if part is None else list(part) for part in (modules, data_loaders, optimizers)]
     lengths = tuple(map(len, (sources, *parts)))
@@ -330,7 +347,7 @@ def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> History:
         raise InvalidArgument("history", "a list of (noise_multiplier, sample_rate, steps)", runs, cure) from error
 
 
-def _drawn_rate(rate: float) -> float:
+def drawn_rate(rate: float) -> float:
     """The probability of ``torch.rand(()) < rate``: ``rate`` as a float32, rounded up to a multiple of 2**-24."""
     return min(1.0, math.ceil(max(rate, float(np.float32(rate))) * 2**24) / 2**24)
 
@@ -395,7 +412,8 @@ def _check_sampling(
         notes.append("The batches were not drawn by Poisson sampling: no guarantee, by the caller's choice.")
     if sampling == "assumed":
         notes.append("The loader was not given: Poisson sampling is assumed.")
-    if records is not None and (data_loader is not None or records < _FEW_RECORDS):
+    declared = "no_allocation" in record  # by train_teachers, which does not look at the shard
+    if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
         notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
     return sampling, records, notes
 

@@ -7,9 +7,11 @@ import multiprocessing.connection
 import os
 import secrets
 import threading
+import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,16 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..arguments import checked
-from ..errors import InvalidArgument, check_integer
+from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer
 from ..files import write_whole
+from ..privacy.allocation import RandomAllocation
+from ..privacy.calibration import calibrate_noise
+from ..privacy.guarantees import PrivacyGuarantee
 from .checkpoints import Checkpoint, weights_digest
 from .dp_sgd import TrainingSettings, train_teacher
+from .reading import drawn_rate
 from .secure import SECURE
-from .shards import check_shards
+from .shards import Shards, as_shards, open_private
 from .workers import prepare_workers
 
 __all__ = ["train_teachers"]
@@ -41,6 +47,8 @@ def train_teachers(
     shards: Sequence[NDArray[np.int64]],
     shard_size: int,
     settings: TrainingSettings,
+    total: PrivacyGuarantee | None = None,
+    private_folder: str | os.PathLike[str] | None = None,
     name: str = "teacher",
     workers: int | None = None,
     device: str = "cpu",
@@ -54,16 +62,25 @@ def train_teachers(
     with fresh noise; nothing of the interrupted training was kept, so it costs nothing. A folder accepts only the data
     and shards that it was started with. With others, a record could be in the data of more than ``overlap`` teachers.
 
+    The teachers' files, the only output outside ``private_folder``, record the allocation of the records to the shards,
+    or why they have none. Nothing in them, in their names and times, or in an error shows the draws, apart from the
+    weights themselves. An empty shard is trained like any other. :func:`forget_draws` deletes draws and key afterwards.
+
     Args:
-        folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written completely or not at all, and
-            ``{name}-data.sha256``, a digest of the private data and shards, which is as private as they are.
+        folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written completely or not at all.
         build_model: returns an untrained model; a function or class of a module, because it is sent to other processes.
         inputs: ``(N, ...)`` float tensor, the private records.
         labels: ``(N,)`` integer tensor, class numbers from 0.
-        shards: the positions of each teacher's records.
-        shard_size: the nominal number of records of a shard, a public number. It fixes the sample rate
-            ``1 / ceil(shard_size / batch_size)`` and the steps of every teacher, whatever the true size of its shard.
+        shards: the positions of each teacher's records. Those of :func:`assign_shards` have the price of a random
+            allocation; the first private training on them records it.
+        shard_size: a declared, public number of records of a shard, such as a published number of records times
+            ``overlap / K``. It fixes the sample rate ``1 / ceil(shard_size / batch_size)`` and the steps of every
+            teacher, whatever the true size of its shard. Never compute it from the private records.
         settings: see :class:`TrainingSettings`.
+        total: what all teachers together may cost; it replaces ``settings.noise_multiplier`` by the smallest one that
+            keeps it (see :func:`~darrm_torch.calibrate_noise`). It needs shards of :func:`assign_shards`.
+        private_folder: receives what must stay with the private data, readable by the owner only: a digest of data and
+            shards, and the text of errors. ``None``: that of ``shards``, or else ``folder / "private"``.
         name: first part of the file names.
         workers: number of parallel processes; default: the number of usable cores (1 on CUDA).
         device: ``"cpu"`` or ``"cuda"``, which falls back to the CPU without CUDA.
@@ -77,18 +94,20 @@ def train_teachers(
         The K files, in the order of the shards.
 
     Raises:
-        InvalidArgument: an empty shard, repeated or negative positions, tensors of different lengths, or a file in the
-            folder that is damaged or was trained with other settings, on other data or with other shards.
+        InvalidArgument: repeated or negative positions, tensors of different lengths, ``total`` with other shards, a
+            private folder that others can read, or a file in the folder that is damaged or was trained with other
+            settings, on other data or with other shards.
+        DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
         raise InvalidArgument("insecure_seed", "None with secure=True", insecure_seed, "Leave one of them out.")
-    _check_data(inputs, labels, build_model)
-    check_shards(shards, records=len(inputs))
     check_integer("shard_size", shard_size, low=1, high=2**53)
     if workers is not None:
         check_integer("workers", workers, low=1, high=1024)
     if insecure_seed is not None:
         check_integer("insecure_seed", insecure_seed, low=0)
+    _check_data(inputs, labels, build_model)
+    shards = as_shards(shards, records=len(inputs))
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -96,28 +115,39 @@ def train_teachers(
     if kind == "cuda" and not torch.cuda.is_available():
         device = "cpu"
     folder.mkdir(parents=True, exist_ok=True)
+    private = open_private(private_folder or shards.private_folder or folder / "private")
+    allocation, reason = _allocation_for(shards, folder / name, settings, total, insecure_seed)
+    if total is not None:
+        settings = replace(settings, noise_multiplier=_calibrated(total, settings, shards, shard_size, allocation))
+    facts = {
+        "allocation": None if allocation is None else allocation.to_dict(),
+        "no_allocation": reason,
+        "draw": shards.draw,
+    }
     files = [folder / f"{name}-{number:03d}.pt" for number in range(len(shards))]
     missing = [number for number, file in enumerate(files) if not file.exists()]
     for file in files:
         if file.exists():
             record = _read_teacher(file)
             as_secure = record.get("randomness") == SECURE or not secure
-            if (record["settings"], record["shard_size"]) != (asdict(settings), shard_size) or not as_secure:
+            same = (record["settings"], record["shard_size"]) == (asdict(settings), shard_size)
+            if not (same and as_secure and record.get("allocation") == facts["allocation"]):
                 raise InvalidArgument(
                     str(file),
                     f"trained with {settings} on shards of {shard_size}",
                     "other settings",
                     "Use another folder.",
                 )
-    digest, data_file = _data_digest(inputs, labels, shards), folder / f"{name}-data.sha256"
+    digest, data_file = _data_digest(inputs, labels, shards), private / f"{name}-data.sha256"
     if len(missing) == len(files):
-        data_file.write_text(digest)
+        with write_whole(data_file, private=True) as temporary:
+            temporary.write_text(digest)
     elif not data_file.exists() or data_file.read_text() != digest:
         raise InvalidArgument(
             str(folder),
             "a folder with teachers of these data and shards",
             "teachers of others",
-            "A record could be in the data of more teachers than promised. Use the same key for assign_shards, or "
+            "A record could be in the data of more teachers than promised. Use the same draw of assign_shards, or "
             "another folder.",
         )
     if not missing:
@@ -128,7 +158,15 @@ def train_teachers(
         workers = 1 if device.startswith("cuda") else len(os.sched_getaffinity(0))
     context = prepare_workers()
     counter, stop = context.Value("q", 0), context.Value("b", 0, lock=False)
-    bar = tqdm(total=steps * len(missing), desc=f"{name}s", unit="step", disable=not progress, dynamic_ncols=True)
+    bar = tqdm(
+        total=steps * len(missing),
+        desc=f"{name}s",
+        unit="step",
+        disable=not progress,
+        dynamic_ncols=True,
+        bar_format=None if allocation is None else "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}",  # no times
+    )
+    started = time.time_ns()  # the time of all files: theirs would show how long each training took
     with (
         bar,
         ProcessPoolExecutor(
@@ -145,7 +183,7 @@ def train_teachers(
                     data = (inputs[rows].numpy(), labels[rows].numpy())
                     threads = max(1, workers // len(wave))
                     how = (shard_size, settings, seeds[number], secure, device, threads)
-                    job = (files[number], build_model, *data, *how)
+                    job = (files[number], private, facts | {"shard": number}, started, build_model, *data, *how)
                     pending.add(pool.submit(_train_one, *job))
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -157,6 +195,40 @@ def train_teachers(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return files
+
+
+def _allocation_for(
+    shards: Shards,
+    training: Path,
+    settings: TrainingSettings,
+    total: PrivacyGuarantee | None,
+    insecure_seed: int | None,
+) -> tuple[RandomAllocation | None, str]:
+    """The allocation that this training has, or ``None`` and the reason."""
+    if insecure_seed is not None:
+        return None, "The teachers were trained with an insecure_seed, and anyone who knows it knows their noise."
+    if settings.noise_multiplier is None and total is None:
+        return None, "The teachers were trained without privacy of their own."
+    return shards.allocation_for(str(training.resolve()))
+
+
+def _calibrated(
+    total: PrivacyGuarantee,
+    settings: TrainingSettings,
+    shards: Shards,
+    shard_size: int,
+    allocation: RandomAllocation | None,
+) -> float:
+    if shards.neighbours != "add/remove":
+        raise InvalidArgument("total", "None with these shards", total, f"{shards.reason} Use assign_shards.")
+    per_epoch = settings.steps_per_epoch(shard_size)
+    return calibrate_noise(
+        total,
+        sample_rate=drawn_rate(1 / per_epoch),
+        steps=settings.epochs * per_epoch,
+        overlap=shards.overlap,
+        allocation=allocation,
+    )
 
 
 def _read_teacher(file: Path) -> dict[str, Any]:
@@ -181,10 +253,11 @@ def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int
 def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Module]) -> None:
     if not inputs.is_floating_point() or not inputs.dim() or not bool(inputs.isfinite().all()):
         cure = "Divide bytes by 255; remove or replace records with NaN."
-        raise InvalidArgument("inputs", "finite floats (N, ...)", f"{inputs.dtype} {tuple(inputs.shape)}", cure)
-    if labels.dtype != torch.int64 or labels.shape != (len(inputs),):
-        got = f"{labels.dtype} {tuple(labels.shape)}"
-        raise InvalidArgument("labels", f"int64 ({len(inputs)},), one for each of the inputs", got, "Use labels.long()")
+        raise InvalidArgument("inputs", "finite floats (N, ...)", f"{inputs.dtype}", cure)
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise InvalidArgument("labels", "int64 (N,)", f"{labels.dtype}, {labels.dim()} axes", "Use labels.long()")
+    if len(inputs) != len(labels):
+        raise InvalidArgument("labels", "as long as inputs", "another length")
     if len(labels):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             outputs = build_model().eval()(inputs[:1]).shape[-1]
@@ -222,6 +295,9 @@ def _exit_with(sentinel: int) -> None:
 
 def _train_one(
     file: Path,
+    private: Path,
+    facts: dict[str, Any],
+    started: int,
     build_model: Callable[[], nn.Module],
     inputs: NDArray[np.float32],
     labels: NDArray[np.int64],
@@ -233,19 +309,30 @@ def _train_one(
     threads: int,
 ) -> None:
     torch.set_num_threads(threads)
-    record: dict[str, Any] = train_teacher(
-        build_model,
-        torch.from_numpy(inputs).to(device),
-        torch.from_numpy(labels).to(device),
-        shard_size=shard_size,
-        settings=settings,
-        seeds=seeds,
-        secure=secure,
-        device=device,
-        on_step=_count_step,
-    )
+    try:
+        record: dict[str, Any] = train_teacher(
+            build_model,
+            torch.from_numpy(inputs).to(device),
+            torch.from_numpy(labels).to(device),
+            shard_size=shard_size,
+            settings=settings,
+            seeds=seeds,
+            secure=secure,
+            device=device,
+            on_step=_count_step,
+        )
+    except UnprovenPrivacy:
+        raise  # about the model, and it names no record
+    except Exception:
+        report = private / "failed-training.txt"
+        with write_whole(report, private=True) as temporary:
+            temporary.write_text(traceback.format_exc())
+        raise DarrmError(
+            f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its shard"
+        ) from None
     with write_whole(file) as temporary:
-        torch.save(record, temporary)
+        torch.save(record | facts, temporary)
+        os.utime(temporary, ns=(started, started))
 
 
 def _count_step() -> None:

@@ -67,6 +67,7 @@ def vote(
     settings = experiment.Settings(
         source=task.source,
         classes=task.classes,
+        records=min(RECORDS.get(task.source, task.declared_records), limit or task.declared_records),
         teachers=TEACHERS,
         overlap=1,
         assumed_overlap=TEACHERS,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import gammaln, ndtr, xlogy
 
+MOST_SEQUENCES = 3  # longer ones are counted by their labels
 Law = dict[tuple[int, ...], np.ndarray]  # probabilities of the labels, by the counts of votes
 
 # --- histograms ---
@@ -140,7 +141,8 @@ def rounded_normal(sigma: float) -> tuple[np.ndarray, int]:
 
 def geometric_noise(scale: float) -> tuple[np.ndarray, int]:
     """Pr[k] proportional to exp(-|k| / scale)."""
-    weights = np.exp(-np.arange(math.ceil(45 * scale) + 1) / scale)
+    reach = math.ceil(45 * scale) + 130  # twice as many votes and more: ratios in the tails have to be right as well
+    weights = np.exp(-np.arange(reach + 1) / scale)
     weights *= math.tanh(1 / (2 * scale))
     return np.concatenate([weights[:0:-1], weights]), 1
 
@@ -331,10 +333,17 @@ def same_votes(
 
 
 def power(law: np.ndarray, labels: int) -> np.ndarray:
-    """The law of independent labels."""
-    result = np.ones(1)
-    for _ in range(labels):
-        result = np.outer(result, law).ravel()
+    """The law of independent labels, (..., outcomes) -> (..., sequences); of many, how often each label occurs.
+
+    Sequences of the same labels in another order have the same ratio on two data sets, so nothing is lost.
+    """
+    if labels > MOST_SEQUENCES:
+        often = np.array(histograms(labels, law.shape[-1]))
+        ways = gammaln(labels + 1) - gammaln(often + 1).sum(axis=1)
+        return np.exp(ways + xlogy(often, law[..., None, :]).sum(axis=-1))
+    result = law
+    for _ in range(labels - 1):
+        result = (result[..., :, None] * law[..., None, :]).reshape(*law.shape[:-1], -1)
     return result
 
 

@@ -112,9 +112,12 @@ def some_setting(rng: np.random.Generator, classes: int | None = None) -> Settin
     if rng.random() < 0.12:  # unlike teachers
         pool = [some_teacher(rng, models=2) for _ in range(3)]
         kinds = [pool[i] for i in rng.integers(0, 3, teachers)]
+    classes = int(rng.integers(2, 5)) if classes is None else classes
+    if classes == 2 and rng.random() < 0.2:
+        labels = int(rng.integers(4, 25))
     return Setting(
         teachers=teachers,
-        classes=int(rng.integers(2, 5)) if classes is None else classes,
+        classes=classes,
         overlap=overlap,
         labels=labels,
         fresh=labels > 1 and bool(rng.random() < 0.35),
@@ -325,7 +328,7 @@ def truth_of_labels(rng: np.random.Generator, setting: Setting) -> Truth:
             chances = [setting.kinds[k].chances(high) for k in range(active)]
             sides = worlds.same_votes(law, base, chances, 1 if setting.fresh else labels, (0, 1))
             truth.add(*(worlds.power(side, labels) if setting.fresh else side for side in sides))
-    for base, table, active in some_questions(rng, setting):
+    for base, table, active in some_questions(rng, setting) if labels <= worlds.MOST_SEQUENCES else ():
         joint = [worlds.product(getattr(setting.kinds[k], side) for k in range(active)) for side in ("here", "there")]
         truth.add(*worlds.transcripts(law, base, table, joint, labels, classes, fresh=setting.fresh))
     return truth
@@ -377,11 +380,8 @@ def truth_of_own_randomness(rng: np.random.Generator, setting: Setting) -> Truth
         return truth
     kept = np.arange(len(left)) if len(left) < 1500 else rng.choice(len(left), 1500, replace=False)
     sides = [law[left[kept]], law[right[kept]]]
-    repeated = list(sides)
-    for _ in range(setting.labels - 1):
-        repeated = [np.einsum("ia,ib->iab", r, s).reshape(len(s), -1) for r, s in zip(repeated, sides, strict=True)]
-    truth.add(*repeated)
-    for _ in range(2 if setting.labels > 1 else 0):  # other counts after each label
+    truth.add(*(worlds.power(side, setting.labels) for side in sides))
+    for _ in range(2 if 1 < setting.labels <= worlds.MOST_SEQUENCES else 0):  # other counts after each label
         here, there = np.ones(1), np.ones(1)
         for _ in range(setting.labels):
             chosen = rng.integers(0, len(left), len(here))

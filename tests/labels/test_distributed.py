@@ -6,6 +6,7 @@ Run as a program, ``test_distributed.py TASK FOLDER RANKS``, this file is the pr
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -93,7 +94,7 @@ def fail(folder: Path) -> dict[str, str]:
     """All that can go wrong while everyone lives."""
     rank, rows = dist.get_rank(), inputs()
     bad = rows[:3].clone()
-    bad[1, 0] = 100.0
+    bad[1, 0] = math.inf
     poor = dt.DistributedEnsemble(ensemble(mine(folder, "poor"), budget=0.35))
     result = {
         "nan": failure(lambda: poor(bad)),
@@ -229,7 +230,7 @@ def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) 
     assert one["width"].startswith("InvalidArgument: inputs must be what teacher ")
     assert one == other
     expected = {
-        "nan": "InvalidArgument: outputs of teacher 1 must be numbers, got 'NaN'",
+        "nan": "InvalidArgument: inputs must be finite as float32 numbers, got 'infinite numbers or NaN'",
         "budget": "BudgetExceeded: 22 labels would cost",
         "inputs": "InvalidArgument: inputs must be the same on every rank",
         "kind": "InvalidArgument: inputs must be a tensor (B, ...), got 'list'",

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.labels.voting import input_digests
+from darrm_torch.privacy.guarantees import format_bound
 from darrm_torch.teachers.stacking import LARGEST_BATCH
 
 POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
@@ -947,3 +948,112 @@ def test_the_report_holds_no_fingerprint_of_the_weights(
     for profile in ensemble.profiles:
         assert profile.reading.digest
         assert profile.reading.digest not in said
+
+
+def small_net() -> nn.Module:
+    return nn.Linear(2, 2)
+
+
+@pytest.fixture(scope="module")
+def allocated_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three teachers of ``train_teachers`` on shards that were drawn at random."""
+    folder = tmp_path_factory.mktemp("allocated")
+    inputs = torch.rand(60, 2, generator=torch.Generator().manual_seed(0))
+    return dt.train_teachers(
+        folder / "teachers",
+        build_model=small_net,
+        inputs=inputs,
+        labels=torch.arange(60) % 2,
+        shards=dt.assign_shards(60, teachers=3, private_folder=folder / "private"),
+        shard_size=20,
+        settings=dt.TrainingSettings(noise_multiplier=2.0, batch_size=10, epochs=1),
+        progress=False,
+        workers=1,
+    )
+
+
+def loaded(files: list[Path]) -> list[nn.Module]:
+    models = [small_net() for _ in files]
+    for file, model in zip(files, models, strict=True):
+        dt.load_teacher(file, model)
+    return models
+
+
+PLAIN_MAJORITY: dict[str, Any] = {"delta": 1e-3, "mechanism": dt.NoiseFreeMajority(classes=2)}
+
+
+def test_teachers_of_one_draw_cost_less(allocated_files: list[Path], tmp_path: Path) -> None:
+    models, file = loaded(allocated_files), tmp_path / "labels"
+    how = PLAIN_MAJORITY
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, allocated_files, ledger=dt.PrivacyLedger(file), **how)
+    allocation = ensemble.allocation
+    assert allocation is not None
+    assert (allocation.source, ensemble.overlap) == ("made by the library", 1)
+    ensemble(torch.rand(9, 2))
+    total = ensemble.total_privacy(labels=9)
+    routes = {route.key: route.epsilon for route in total.routes}
+    assert total.route.key == "allocation"
+    assert total.epsilon < 0.8 * routes["publishing"]
+    spent = ensemble.ledger.spent()
+    assert spent is not None
+    assert spent.epsilon == total.epsilon
+    report = " ".join(ensemble.privacy_report().split())
+    assert "by random allocation. Each record drew 1 of 3 shards in secret" in report
+    assert f"Without random allocation the bound is {format_bound(routes['publishing'], 6)}." in report
+    assert "(made by the library)" in report
+    assert "If the draws leak, only the bounds without random allocation hold." in report
+    facts = ensemble.privacy_report(as_dict=True)
+    assert facts["readings"][0]["allocation"]["teachers"] == 3
+    # A ledger is for one price: with another overlap it is another ensemble.
+    careful = dt.PrivateMajorityEnsemble.from_opacus(
+        models, allocated_files, overlap=3, ledger=dt.PrivacyLedger(), **how
+    )
+    assert careful.allocation is None
+    assert careful.total_privacy(labels=9).epsilon > routes["publishing"]
+    with pytest.raises(dt.LedgerError):
+        dt.PrivateMajorityEnsemble.from_opacus(models, allocated_files, overlap=3, ledger=dt.PrivacyLedger(file), **how)
+
+
+def test_some_of_the_teachers_have_no_allocation(allocated_files: list[Path]) -> None:
+    two = allocated_files[:2]
+    some = dt.PrivateMajorityEnsemble.from_opacus(loaded(two), two, ledger=dt.PrivacyLedger(), **PLAIN_MAJORITY)
+    assert (some.allocation, some.overlap) == (None, 2)
+
+
+def test_a_stated_allocation_is_printed_as_unchecked() -> None:
+    stated = dt.RandomAllocation(teachers=3)
+    ensemble = free([Says(0.1), Says(0.5), Says(0.9)], allocation=stated, ledger=dt.PrivacyLedger())
+    assert ensemble.overlap == 1
+    assert "allocation" in {route.key for route in ensemble.total_privacy(labels=1).routes}
+    assert "(stated by the user, not checked)" in " ".join(ensemble.privacy_report().split())
+    for wrong, match in (
+        ({"overlap": 2}, "overlap must be 1"),
+        ({"neighbours": "replace-one"}, "add or remove a record"),
+    ):
+        with pytest.raises(dt.InvalidArgument, match=match):
+            free([Says(0.1), Says(0.5), Says(0.9)], allocation=stated, ledger=dt.PrivacyLedger(), **wrong)
+
+
+def test_from_opacus_asks_who_vouches_for_public_constants(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    models, engines = [one[1] for one in trained], [one[2] for one in trained]
+    how = PLAIN_MAJORITY | {"allocation": dt.RandomAllocation(teachers=3), "ledger": dt.PrivacyLedger()}
+    with pytest.raises(dt.UnprovenPrivacy, match="Opacus computes them from the true size of each shard"):
+        dt.PrivateMajorityEnsemble.from_opacus(models, engines, **how)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, accept=["constants"], **how)
+    assert ensemble.allocation == how["allocation"]
+
+
+def test_slices_are_priced_for_replacing_a_record(
+    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
+) -> None:
+    models, engines = [one[1] for one in trained], [one[2] for one in trained]
+    totals = [
+        dt.PrivateMajorityEnsemble.from_opacus(
+            models, engines, overlap=1, neighbours=neighbours, ledger=dt.PrivacyLedger(), **PLAIN_MAJORITY
+        ).total_privacy(labels=5)
+        for neighbours in ("add/remove", "replace-one")
+    ]
+    assert totals[0].epsilon < totals[1].epsilon
+    assert "replacing one record" in totals[1].assumptions[0]

@@ -44,8 +44,15 @@ def test_self_bounding_by_definition(teachers: int, overlap: int | None, allowan
     )
     found = smallest_allowance(laws(mechanism), overlap or teachers)
     assert found <= mechanism.self_bounding_allowance(overlap=overlap) + 1e-9 <= allowance + 2e-9
+    assert math.isclose(found, mechanism.self_bounding_allowance(overlap=overlap), rel_tol=1e-9)
     if not less:
         assert math.isclose(found, mechanism.certificate.smallest, rel_tol=1e-9)
+
+
+def test_a_sample_costs_what_all_votes_say() -> None:
+    mechanism = SelfBoundingPlurality(teachers=8, classes=3, allowance=3.0, overlap=4, sample=4)
+    assert mechanism.certificate.smallest > 2.9
+    assert mechanism.self_bounding_allowance() < 2.27
 
 
 def test_plurality_needs_every_teacher() -> None:

@@ -221,7 +221,7 @@ def test_unequal_weights():
 runs = st.tuples(st.floats(0.6, 20.0), st.floats(0.001, 1.0), st.integers(1, 300))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(run=runs, teachers=st.integers(1, 40), overlap=st.integers(1, 4), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
 def test_never_more_than_without_secrecy_and_monotone(run, teachers, overlap, delta):
     noise, rate, steps = run
@@ -241,7 +241,7 @@ def test_never_more_than_without_secrecy_and_monotone(run, teachers, overlap, de
     assert epsilon() <= epsilon(overlap=min(overlap + 1, teachers)) * 1.005 + 1e-6
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(low=st.floats(0, 3), more=st.floats(0, 3), teachers=st.integers(1, 30), voters=st.integers(1, 30))
 def test_delta_falls_with_epsilon_and_grows_with_the_jury(low, more, teachers, voters):
     allocation, voters = RandomAllocation(teachers=teachers), min(voters, teachers)
@@ -264,6 +264,23 @@ def test_any_promise_has_a_price(points, count, teachers, delta):
     epsilon = allocated_epsilon(profile, allocation, delta)
     assert 0 <= epsilon <= profile.epsilon(delta)
     assert 0 <= allocated_delta(profile, allocation, 1.0) <= 1
+
+
+def test_many_teachers_that_may_reveal_everything():
+    """Each of many teachers reveals the record with probability Delta, if it was trained on it."""
+    teacher = PrivacyGuarantee(epsilon=0.0, delta=0.01)
+    for teachers in (10, 1000):
+        assert allocated_delta(teacher, RandomAllocation(teachers=teachers), 0.0) == pytest.approx(0.01, rel=1e-6)
+    hopeless = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=4.0)).compose(300)
+    assert allocated_delta(hopeless, RandomAllocation(teachers=400), 1.0) > 0.99
+
+
+@pytest.mark.parametrize("profile", [PrivacyProfile.from_dp_sgd([(0.01, 1.0, 50)]), PrivacyProfile.non_private()])
+@pytest.mark.parametrize("overlap", [1, 3])
+def test_no_privacy_left(profile, overlap):
+    allocation = RandomAllocation(teachers=9, overlap=overlap)
+    assert allocated_delta(profile, allocation, 5.0) == pytest.approx(1.0)
+    assert allocated_epsilon(profile, allocation, 1e-5) > 300
 
 
 def test_no_promise_no_price():
@@ -396,9 +413,9 @@ def compare_with_simulation(count, seed, batches=40):
 
 
 def test_simulation():
-    decided, caught = compare_with_simulation(12, seed=1)
-    assert decided >= 9
-    assert caught >= decided - 1
+    decided, caught = compare_with_simulation(6, seed=1)
+    assert decided >= 4
+    assert caught == decided
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import mpmath as mp
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -47,6 +48,26 @@ def test_optimal_composition_is_the_optimum_rounded_up(epsilon, delta, count):
         total = dt.optimal_composition(PrivacyGuarantee(epsilon=epsilon, delta=delta), count, delta=total_delta)
         assert optimum(epsilon, delta, count, total.epsilon) <= Fraction(total_delta)
         assert optimum(epsilon, delta, count, total.epsilon * (1 - 1e-5) - 1e-7) > Fraction(total_delta)
+
+
+@pytest.mark.parametrize(("epsilon", "count", "delta"), [(0.05, 5000, 1e-12), (0.3, 400, 1e-15), (2.0, 9, 1e-30)])
+def test_tiny_deltas_have_the_optimum_too(epsilon: float, count: int, delta: float) -> None:
+    """In rationals: at the epsilon that is returned delta is kept, and slightly below it is not."""
+    total = dt.optimal_composition(PrivacyGuarantee(epsilon=epsilon), count, delta=delta).epsilon
+    with mp.workdps(50):
+        e = mp.exp(mp.mpf(epsilon))
+
+        def exact(bound: float) -> mp.mpf:
+            terms = (
+                mp.binomial(count, ones) * (e ** (count - ones) - mp.exp(mp.mpf(bound)) * e**ones)
+                for ones in range(count + 1)
+                if (count - 2 * ones) * epsilon > bound
+            )
+            return mp.fsum(terms) / (1 + e) ** count
+
+        assert exact(total) <= delta < exact(total * (1 - 1e-7))
+    if count == 5000:
+        assert total == pytest.approx(30.5239, abs=1e-4)
 
 
 def test_unlike_guarantees_are_enumerated():

@@ -558,3 +558,34 @@ def test_an_allocation_fits_the_teachers(options, name):
     situation = {"teachers": [PAPER] * 11, "mechanism": NoiseFreeMajority(), "labels": 1, "delta": 1e-4}
     with pytest.raises(InvalidArgument, match=name):
         dt.total_privacy(**{**situation, "allocation": ALLOCATION, **options})
+
+
+def test_replacing_a_record_costs_more_than_adding_one():
+    """Slices of a list: overlap 1 holds for replacing a record only."""
+    given = {"teachers": [PAPER] * 11, "overlap": 1, "mechanism": NoiseFreeMajority(), "labels": 9, "delta": 3e-4}
+    added = dt.total_privacy(**given)
+    replaced = dt.total_privacy(**given, neighbours="replace-one")
+    assert added.epsilon < replaced.epsilon < 2.5 * added.epsilon
+    # The truth: one teacher with the pair that replaces a record. At q = 1 it is two Gaussians at twice the distance.
+    whole = dt.PrivacyProfile.from_dp_sgd([(8.0, 1.0, 1)])
+    twice = dt.PrivacyProfile.from_dp_sgd([(4.0, 1.0, 1)])
+    for delta in (1e-3, 1e-6):
+        assert twice.epsilon(delta) <= whole.for_replacement().epsilon(delta) < 1.5 * twice.epsilon(delta)
+    pure = {"teachers": [dt.PrivacyGuarantee(epsilon=0.3)] * 11, "delta": 0.0}
+    pure = dt.total_privacy(**(given | pure), neighbours="replace-one")
+    assert pure.epsilon == pytest.approx(0.6, rel=1e-9)
+    assert "differ by replacing one record" in pure.assumptions[0]
+    assert "slices" not in pure.assumptions[1]
+    assert "In equal slices of a list it is false" in added.assumptions[1]
+    nothing = dt.total_privacy(
+        **(given | {"teachers": [dt.PrivacyProfile.non_private()] * 11}), neighbours="replace-one"
+    )
+    assert math.isinf(nothing.epsilon)
+
+
+def test_neighbours_are_checked():
+    given = {"teachers": [PAPER] * 11, "mechanism": NoiseFreeMajority(), "labels": 9, "delta": 3e-4}
+    with pytest.raises(InvalidArgument, match='neighbours must be "add/remove" or "replace-one"'):
+        dt.total_privacy(**given, neighbours="remove")
+    with pytest.raises(InvalidArgument, match='neighbours must be "add/remove" with an allocation'):
+        dt.total_privacy(**given, neighbours="replace-one", allocation=ALLOCATION)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import itertools
+import io
 import json
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -30,13 +29,17 @@ SMALL = ["--data", "mnist-5000", "--limit", "300", "--teachers", "3", "--epochs"
 METHODS = 7
 
 
+def answers(file: Path) -> dict[str, int]:
+    """The labels in a ledger by key."""
+    text = io.StringIO()
+    dt.PrivacyLedger(file).export_json(text)
+    charges = json.loads(text.getvalue())["charges"]
+    return {key: label for charge in charges for key, label in charge["labels"].items()}
+
+
 def paid(run: Path) -> dict[str, int]:
     """Labels in each ledger."""
-    counts = {}
-    for file in sorted((run / "ledgers").glob("*.sqlite")):
-        with sqlite3.connect(file) as database:
-            counts[file.stem] = database.execute("SELECT COUNT(*) FROM labels").fetchone()[0]
-    return counts
+    return {file.stem: len(answers(file)) for file in sorted((run / "ledgers").glob("*.sqlite"))}
 
 
 def stamps(run: Path) -> dict[str, int]:
@@ -82,11 +85,10 @@ def test_two_classes_of_a_folder(tmp_path: Path) -> None:
         data.load_task("fashion-mnist", classes="5v7", folder=tmp_path)
 
 
-def test_ids_tell_records_apart_and_ignore_their_place() -> None:
-    task = data.load_task("mnist-5000", limit=50)
-    ids = task.private_ids()
-    assert len(set(ids)) == 50
-    assert data.load_task("mnist-5000", limit=40).private_ids() == ids[:40]
+def test_the_declared_number_of_records_does_not_depend_on_the_data() -> None:
+    assert [data.load_task("mnist-5000", limit=limit).declared_records for limit in (40, 50)] == [4000, 4000]
+    assert data.load_task("mnist-5000", classes="5v8", limit=40).declared_records == 800
+    assert data.load_all_classes("mnist-5000", limit=40).declared_records == 4000
 
 
 def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,8 +108,15 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert rows["darrm-optimal"]["total"]["route"] == "publishing the teachers"
     assert rows["darrm-optimal"]["total"]["epsilon"] == rows["noise-free"]["total"]["epsilon"]
     assert paid(run) == dict.fromkeys(rows, 20)
-    manifest = json.loads((run / "shards.json").read_text())
-    assert sorted(itertools.chain(*manifest["records"])) == list(range(300))
+    private = sorted((run / "private").iterdir())
+    assert [file.name for file in private] == [
+        "draw.json",
+        "draws.npy",
+        "plain-teacher-data.sha256",
+        "teacher-data.sha256",
+    ]
+    assert all(file.stat().st_mode & 0o077 == 0 for file in private)
+    assert "at random and in secret. Counting that" in results["notes"][-1]
     before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
     for name in ("darrm-optimal", "gnmax-rdp"):
         (run / "students" / f"{name}.json").unlink()  # as if stopped between labelling and these students
@@ -143,7 +152,7 @@ WRONG = {
     "too many queries": (["--queries", "100000"], "queries"),
     "words for a number": (["--teachers", "many"], "--teachers"),
     "unknown option": (["--teacher-count", "3"], "--teacher-count"),
-    "more teachers than records": (["--limit", "20", "--teachers", "40", "--queries", "5"], "at least one record"),
+    "more teachers than records": (["--limit", "20", "--teachers", "40", "--queries", "5"], "records"),
     "negative limit": (["--limit", "-5"], "limit"),
     "no workers": (["--workers", "0"], "workers"),
     "negative seed": (["--seed", "-1"], "seed"),
@@ -205,8 +214,7 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     process.wait()
     kept, answered = stamps(run), {}
     for file in (run / "ledgers").glob("*.sqlite"):
-        with sqlite3.connect(file) as database:
-            answered[file.stem] = dict(database.execute("SELECT key, label FROM labels"))
+        answered[file.stem] = answers(file)
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     after = stamps(run)
@@ -214,9 +222,7 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     assert len(after) == 6
     assert set(paid(run).values()) == {20}
     for name, labels in answered.items():
-        with sqlite3.connect(run / "ledgers" / f"{name}.sqlite") as database:
-            now = dict(database.execute("SELECT key, label FROM labels"))
-        assert labels.items() <= now.items()
+        assert labels.items() <= answers(run / "ledgers" / f"{name}.sqlite").items()
 
 
 @pytest.mark.slow

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from darrm_torch import InvalidArgument, TrainingSettings, assign_shards, load_teacher, train_teachers
+import darrm_torch as dt
+from darrm_torch import (
+    InvalidArgument,
+    TrainingSettings,
+    assign_shards,
+    contiguous_shards,
+    load_teacher,
+    read_teachers,
+    train_teachers,
+)
+from darrm_torch.errors import DarrmError
+from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
 from darrm_torch.teachers.training import _data_digest
 
@@ -71,41 +84,37 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
 def test_a_folder_goes_on_with_the_same_data_and_shards_only(tmp_path: Path) -> None:
     """Interrupted, and run again with another key: a record may then be in the data of two teachers, not of one."""
     inputs, labels = some_data(60)
-    ids = [row.numpy().tobytes() for row in inputs]
 
-    def train(key: bytes, moved: bool = False) -> list[Path]:
+    def train(seed: int, moved: bool = False) -> list[Path]:
         return train_teachers(
             tmp_path,
             build_model=zeros,
             inputs=inputs.flip(0) if moved else inputs,
             labels=labels,
-            shards=assign_shards(ids, teachers=2, key=key),
+            shards=assign_shards(60, teachers=2, insecure_seed=seed),
             shard_size=30,
             settings=TrainingSettings(batch_size=20, epochs=1),
             progress=False,
             workers=1,
         )
 
-    train(b"one")[1].unlink()
-    for wrong in ({"key": b"another"}, {"key": b"one", "moved": True}):
+    train(1)[1].unlink()
+    for wrong in ({"seed": 2}, {"seed": 1, "moved": True}):
         with pytest.raises(InvalidArgument, match="a folder with teachers of these data and shards"):
             train(**wrong)
-    assert all(file.exists() for file in train(b"one"))
-    for file in train(b"one"):
+    assert all(file.exists() for file in train(1))
+    for file in train(1):
         file.unlink()
-    train(b"another")  # nothing is left of the others
+    train(2)  # nothing is left of the others
 
 
-def test_empty_shards_and_unequal_lengths_are_refused(tmp_path: Path) -> None:
+def test_unequal_lengths_are_refused(tmp_path: Path) -> None:
     inputs, labels = some_data(4)
     rest = {"build_model": build, "shard_size": 4, "settings": TrainingSettings(), "progress": False}
-    with pytest.raises(InvalidArgument, match="at least one record"):
-        train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(4), np.arange(0)], **rest)
-    for shard, problem in ([0, 1, 1], "repeated"), ([-1, 2], "outside"), ([4], "outside"), ([0.5], "float64"):
-        with pytest.raises(InvalidArgument, match=rf"shard 1 must be different positions in .*{problem}"):
-            train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(4), np.array(shard)], **rest)
-    with pytest.raises(InvalidArgument, match="as long as inputs"):
+    with pytest.raises(InvalidArgument, match="labels must be as long as inputs"):
         train_teachers(tmp_path, inputs=inputs, labels=labels[:2], shards=[np.arange(4)], **rest)
+    with pytest.raises(InvalidArgument, match="each shard must be different positions"):
+        train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(9)], **rest)
 
 
 TRAINS_FOR_MINUTES = """
@@ -178,7 +187,7 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
     )
     with pytest.raises(InvalidArgument, match="teachers of others"):  # nothing says what it was trained on
         train_teachers(tmp_path, shard_size=8, settings=setting, **arguments)
-    (tmp_path / "teacher-data.sha256").write_text(_data_digest(inputs, labels, [np.arange(8)]))
+    (tmp_path / "private" / "teacher-data.sha256").write_text(_data_digest(inputs, labels, [np.arange(8)]))
     assert train_teachers(tmp_path, shard_size=8, settings=setting, **arguments) == [tmp_path / "teacher-000.pt"]
     with pytest.raises(InvalidArgument, match="other settings"):
         train_teachers(tmp_path, shard_size=8, settings=setting, secure=True, **arguments)
@@ -188,3 +197,189 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
         train_teachers(tmp_path, shard_size=8, settings=TrainingSettings(epochs=2), **arguments)
     with pytest.raises(InvalidArgument, match="device must be cpu or cuda"):
         train_teachers(tmp_path, shard_size=8, settings=setting, device="abacus", **arguments)
+
+
+class Picky(nn.Module):
+    """Fails on one record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (x == 7.0).any():
+            raise RuntimeError("a record with a 7 in it")
+        return self.layer(x)
+
+
+def test_a_failed_training_shows_no_record(tmp_path: Path) -> None:
+    inputs, labels = some_data(60)
+    inputs[3] = 7.0
+    with pytest.raises(DarrmError, match=r"a training failed\. The reason is in ") as caught:
+        train_teachers(
+            tmp_path,
+            build_model=Picky,
+            inputs=inputs,
+            labels=labels,
+            shards=assign_shards(60, teachers=2),
+            shard_size=30,
+            settings=TrainingSettings(batch_size=30, epochs=3),
+            progress=False,
+            workers=1,
+        )
+    assert "7" not in str(caught.value).replace(str(tmp_path), "")
+    report = tmp_path / "private" / "failed-training.txt"
+    assert "a record with a 7 in it" in report.read_text()
+    assert report.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture(scope="module")
+def allocated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Five teachers on three records: at least two shards are empty."""
+    folder = tmp_path_factory.mktemp("allocated")
+    inputs, labels = some_data(3)
+    arguments = {
+        "build_model": build,
+        "inputs": inputs,
+        "labels": labels,
+        "shards": assign_shards(3, teachers=5, private_folder=folder / "private"),
+        "shard_size": 60,
+        "settings": TrainingSettings(batch_size=20, epochs=2, noise_multiplier=4.0),
+        "progress": False,
+        "workers": 1,
+    }
+    train_teachers(folder / "teachers", **arguments)
+    return folder, arguments
+
+
+def test_empty_shards_train_and_cost_the_same(allocated: tuple[Path, dict[str, Any]]) -> None:
+    folder, arguments = allocated
+    profiles = read_teachers(folder / "teachers")
+    assert len({profile.reading.history for profile in profiles}) == 1
+    assert all(profile.reading.randomness == profiles[0].reading.randomness for profile in profiles)
+    allocation = recorded_allocation(profiles)
+    assert allocation == arguments["shards"].allocation
+    assert recorded_allocation(profiles[:4]) is None
+    assert recorded_allocation([profiles[0], *profiles[:4]]) is None
+    total = dt.total_privacy(
+        teachers=profiles, mechanism=dt.NoiseFreeMajority(), labels=9, delta=1e-4, allocation=allocation
+    )
+    assert total.route.key == "allocation"
+    assert total.epsilon < 0.6 * profiles[0].epsilon(1e-4)
+
+
+def test_a_second_training_on_the_same_shards_is_priced_without_the_allocation(
+    allocated: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    _, arguments = allocated
+    profiles = read_teachers(train_teachers(tmp_path, **arguments))
+    assert recorded_allocation(profiles) is None
+    assert any("trained other teachers before" in note for note in profiles[0].reading.notes)
+
+
+@pytest.mark.parametrize("how", [{"insecure_seed": 1}, {"settings": TrainingSettings(noise_multiplier=None, epochs=1)}])
+def test_trainings_without_secret_noise_have_no_allocation(
+    how: dict[str, Any], allocated: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    shards = assign_shards(3, teachers=5)
+    (file, *_) = train_teachers(tmp_path, **(allocated[1] | {"shards": shards} | how))
+    record = torch.load(file, weights_only=True)
+    assert record["allocation"] is None
+    assert record["no_allocation"]
+    assert shards.allocation_for("another")[0] is not None  # nothing was used up
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_total_sets_the_noise(drawn: bool, tmp_path: Path) -> None:
+    inputs, labels = some_data(60)
+    target = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+    files = train_teachers(
+        tmp_path,
+        build_model=build,
+        inputs=inputs,
+        labels=labels,
+        shards=assign_shards(60, teachers=3) if drawn else [np.arange(60)] * 3,
+        shard_size=20,
+        settings=TrainingSettings(batch_size=10, epochs=1),
+        total=target,
+        progress=False,
+        workers=1,
+    )
+    profiles = read_teachers(files)
+    allocation = recorded_allocation(profiles)
+    assert (allocation is not None) is drawn
+    total = dt.total_privacy(
+        teachers=profiles, mechanism=dt.NoiseFreeMajority(), labels=1, delta=1e-5, allocation=allocation
+    )
+    assert 0.98 * 0.5 < total.epsilon <= 0.5
+    with pytest.raises(InvalidArgument, match="total must be None with these shards"):
+        train_teachers(
+            tmp_path / "slices",
+            build_model=build,
+            inputs=inputs,
+            labels=labels,
+            shards=contiguous_shards(60, teachers=3),
+            shard_size=20,
+            settings=TrainingSettings(),
+            total=target,
+        )
+
+
+NEIGHBOURS = """
+import hashlib, os, secrets, sys
+from pathlib import Path
+import torch
+import darrm_torch as dt
+from torch import nn
+
+def build():
+    return nn.Linear(4, 2)
+
+if __name__ == "__main__":
+    records, folder = int(sys.argv[1]), Path("run")
+    def urandom(size):  # a fixed stream: each record draws alike, whatever records there are
+        blocks = (hashlib.blake2b(b"%d" % place, digest_size=64).digest() for place in range(0, size, 64))
+        return b"".join(blocks)[:size]
+    secrets.token_hex = lambda size: "00" * size
+    secrets.randbits = lambda size: 7
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(40, 4, generator=generator)[:records]
+    labels = torch.arange(40)[:records] % 2
+    system, os.urandom = os.urandom, urandom
+    shards = dt.assign_shards(records, teachers=3, private_folder=Path("private"))
+    os.urandom = system
+    settings = dt.TrainingSettings(batch_size=10, epochs=2)
+    files = dt.train_teachers(folder, build_model=build, inputs=inputs, labels=labels, shards=shards, shard_size=20,
+                              settings=settings, workers=1)
+    for profile in dt.read_teachers(folder, accept=["seeds"]):
+        print(profile, profile.reading.notes, profile.reading.allocation, profile.reading.shard)
+    print(shards)
+    for file in sorted(folder.rglob("*")):
+        record = torch.load(file, weights_only=True)
+        shapes = {name: value.shape for name, value in record.pop("module_state_dict").items()}
+        print(file, file.stat().st_size, shapes, record)
+    print(len({file.stat().st_mtime_ns for file in files}))
+"""
+
+
+def test_neighbours_differ_only_in_the_teachers(tmp_path: Path) -> None:
+    """Everything that is written and printed outside the private folder, for data sets of 40 and of 39 records."""
+    (tmp_path / "train.py").write_text(NEIGHBOURS)
+    shown = []
+    for records in (40, 39):
+        place = tmp_path / str(records)
+        place.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", tmp_path / "train.py", str(records)],
+            cwd=place,
+            env=os.environ | {"PYTHONPATH": str(Path(dt.__file__).parents[1])},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        assert (place / "private" / "draws.npy").exists()
+        others = sorted(str(file.relative_to(place)) for file in place.rglob("*") if "private" not in file.parts)
+        shown.append((done.stdout, done.stderr.splitlines()[-1], others))
+    assert shown[0] == shown[1]
+    assert shown[0][0].endswith("1\n")  # one time for all files
+    assert shown[0][2] == ["run", *(f"run/teacher-00{number}.pt" for number in range(3))]

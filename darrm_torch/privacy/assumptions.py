@@ -1,0 +1,63 @@
+"""What a total assumes and the library cannot check, for the person who is responsible for the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from .allocation import RandomAllocation
+from .profiles import PrivacyProfile
+
+__all__ = ["Neighbours", "assumptions_of"]
+
+Neighbours = Literal["add/remove", "replace-one"]
+
+
+def assumptions_of(
+    profiles: Sequence[PrivacyProfile],
+    *,
+    affected: int,
+    fresh: bool,
+    neighbours: Neighbours,
+    allocation: RandomAllocation | None,
+    secure: bool,
+) -> tuple[str, ...]:
+    """The assumptions of a total of labels from these teachers, of which one record affects ``affected``."""
+    differ = "adding or removing one record" if neighbours == "add/remove" else "replacing one record"
+    if affected == len(profiles):
+        overlap = "Overlap: none is assumed; one record may affect every teacher."
+    else:
+        overlap = (
+            f"Overlap: one record affects at most {affected} of the {len(profiles)} teachers. This depends on how the "
+            "data were split."
+        )
+        if neighbours == "add/remove":
+            overlap += " In equal slices of a list it is false: a record more moves others."
+    assumed = [
+        f"Neighbours: two data sets that differ by {differ}. A person with several records is protected less.",
+        overlap,
+    ]
+    if any(profile.is_private for profile in profiles):
+        assumed += [
+            "Training: each teacher was trained as its accountant recorded, on batches drawn by Poisson sampling.",
+            "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
+            "loaders.",
+        ]
+    if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in profiles):
+        assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
+    assumed += [
+        "Votes: each label has votes of its own, privatized with independent randomness."
+        if fresh
+        else "Votes: the same trained teachers vote on every input.",
+        "Secrecy: only the labels are released: no votes, no counts, no teachers and no accuracy measured on private "
+        "data.",
+    ]
+    if allocation is not None:
+        assumed += allocation.assumptions
+        if len(profiles) < allocation.teachers:
+            assumed.append("Jury: the teachers that vote were chosen without looking at data; no others are read.")
+    if not secure:
+        assumed.append(
+            "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."
+        )
+    return tuple(assumed)

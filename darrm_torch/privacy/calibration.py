@@ -1,0 +1,61 @@
+"""The noise that training needs for a total: the designer's question turned round."""
+
+from __future__ import annotations
+
+from ..bisection import last_true
+from ..errors import InvalidArgument, check_integer, check_number
+from .allocation import RandomAllocation
+from .allocation_prices import allocated_delta
+from .guarantees import PrivacyGuarantee, check_guarantee
+from .profiles import PrivacyProfile
+
+__all__ = ["calibrate_noise"]
+
+_LARGEST = 2.0**20
+
+
+def calibrate_noise(
+    total: PrivacyGuarantee,
+    *,
+    sample_rate: float,
+    steps: int,
+    overlap: int = 1,
+    allocation: RandomAllocation | None = None,
+) -> float:
+    """The smallest noise multiplier of DP-SGD with which all teachers together cost no more than ``total``.
+
+    Found by bisection; the total is proven at the multiplier returned, which is at most 0.1 % above the smallest.
+
+    Args:
+        total: the guarantee of everything that the teachers can release, for adding or removing one record.
+        sample_rate: the probability with which a record enters a batch.
+        steps: the number of steps of one teacher.
+        overlap: r, the number of teachers that one record can affect; ignored with an ``allocation``.
+        allocation: how records were allocated to the teachers' shards, if at random and in secret.
+
+    Raises:
+        InvalidArgument: an argument is out of range, or no noise is enough.
+
+    >>> total = PrivacyGuarantee(epsilon=0.25, delta=1e-5)
+    >>> round(calibrate_noise(total, sample_rate=1 / 35, steps=175), 2)
+    5.2
+    """
+    check_guarantee("total", total)
+    sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
+    steps, overlap = check_integer("steps", steps, low=1), check_integer("overlap", overlap, low=1)
+
+    def keeps(noise: float) -> bool:
+        profile = PrivacyProfile.from_dp_sgd([(noise, sample_rate, steps)])
+        if allocation is not None:
+            return allocated_delta(profile, allocation, total.epsilon) <= total.delta
+        return profile.compose(overlap).delta(total.epsilon) <= total.delta
+
+    enough = 1.0
+    while not keeps(enough):
+        enough *= 2
+        if enough > _LARGEST:
+            raise InvalidArgument("total", "one that some noise keeps", total, "Increase epsilon or delta.")
+    too_little = enough / 2
+    while too_little > 1 / 16 and keeps(too_little):
+        enough, too_little = too_little, too_little / 2
+    return last_true(keeps, enough, too_little, tolerance=1e-3, geometric=True)
