@@ -188,7 +188,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "allocated_delta": lambda: {"profile": HALF, "allocation": allocation(), "epsilon": 0.1},
     "allocated_epsilon": lambda: {"profile": HALF, "allocation": allocation(), "delta": 1e-4},
     "as_if_redrawn": lambda: {"label": HALF, "labels": 3, "slack": 1e-6},
-    "assign_shards": lambda: {"records": [b"a", b"b", b"c"], "teachers": 3, "key": bytes(16)},
+    "assign_shards": lambda: {"records": ["a", "b", "c"], "teachers": 3, "key": bytes(16)},
     "audit": lambda: {
         "mechanism": dt.GNMax(sigma=4.0, classes=2),
         "claim": HALF,
@@ -196,6 +196,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         "samples": 2000,
         "seed": 0,
     },
+    "calibrate_noise": lambda: {"total": HALF, "sample_rate": 0.05, "steps": 10},
     "certify": lambda: {
         "gamma": certified().gamma,
         "teachers": 3,
@@ -217,6 +218,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
         "cache_dir": PLACES["cache"],
     },
+    "forget_draws": lambda: {"private_folder": PLACES["private"]},
     "general_composition": lambda: {"guarantee": HALF, "count": 2, "slack": 1e-6},
     "jury_delta": lambda: {"profile": HALF, "epsilon": 0.1, "teachers": 3, "voters": 2},
     "jury_epsilon": lambda: {"profile": HALF, "delta": 1e-4, "teachers": 3, "voters": 2},
@@ -315,6 +317,7 @@ NOT_CALLED = {
     "Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
     "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
+    "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
     "lightning.Consistency*": "abstract: its methods are tested through FixMatch and VirtualAdversarialTraining",
     "Plan.keeps, Plan.price, Plan.sample_sizes, Plan.strongest, Plan.unmet": "called by the planner's entries",
@@ -456,6 +459,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
+    ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], []",  # a number, or ids
     ("BetaVotes", "a"): "huge int, huge float",
     ("BetaVotes", "b"): "huge int, huge float",
     ("ConfidentGNMax", "threshold"): "negative",  # then every item is answered
@@ -570,7 +574,9 @@ def rows() -> Iterator[tuple[str, str, list[str]]]:
 def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("wrong")
     torch.save(network().state_dict(), folder / "weights.pt")
-    PLACES.update(weights=folder / "weights.pt", cache=folder / "cache", teachers=folder / "teachers")
+    PLACES.update(
+        weights=folder / "weights.pt", cache=folder / "cache", teachers=folder / "teachers", private=folder / "private"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -619,3 +625,28 @@ ROWS = [
 def test_wrong_values_are_refused_by_name(name: str, parameter: str, labels: list[str]) -> None:
     found = {label: outcome(name, parameter, VALUES[label]()) for label in labels}
     assert not {label: problem for label, problem in found.items() if problem}
+
+
+def test_fixmatch_refuses_what_its_transforms_would_spoil() -> None:
+    for images in (255 * torch.rand(2, 1, 8, 8), torch.rand(2, 4, 8, 8), torch.rand(2, 5), torch.zeros(0, 1, 8, 8)):
+        with pytest.raises(dt.InvalidArgument, match="inputs must be"):
+            dt.lightning.FixMatch().augment(images)
+
+
+def test_virtual_adversarial_training_refuses_an_empty_batch() -> None:
+    with pytest.raises(dt.InvalidArgument, match=r"inputs must be floats .* one input or more"):
+        dt.lightning.VirtualAdversarialTraining().loss(network(), torch.zeros(0, 4))
+
+
+def test_equal_histories_are_plain_data() -> None:
+    assert len(dt.read_teachers([[(3.0, 1 / 6, 60)]] * 6)) == 6
+
+
+def test_an_opacus_model_votes_inside_any_module() -> None:
+    from opacus import GradSampleModule
+
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Flatten(), GradSampleModule(nn.Sequential(nn.Linear(4, 2)))) for _ in range(3)]
+    models[0](torch.randn(2, 4)).sum().backward()
+    ensemble = dt.PrivateMajorityEnsemble(models, dt.DaRRM(noise()))
+    assert ensemble(X).shape == (2,)

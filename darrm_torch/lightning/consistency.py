@@ -135,8 +135,20 @@ def _statistics_kept(student: nn.Module) -> Iterator[None]:
             layer.track_running_stats = True
 
 
+def _image(image: Tensor) -> Tensor:
+    """The image, if the default transforms are built for it: others they would change into something else, silently."""
+    colours = image.shape[0] if image.dim() == 3 else 0
+    if colours not in (1, 3) or not image.is_floating_point() or not ((image >= 0) & (image <= 1)).all():
+        cure = (
+            "Divide bytes by 255. Give other images weak= and strong=; use VirtualAdversarialTraining for other inputs."
+        )
+        got = f"{image.dtype} of shape {tuple(image.shape)}"
+        raise InvalidArgument("inputs", "images (B, 1 or 3, height, width), floats in [0, 1]", got, cure)
+    return image
+
+
 def _shift() -> Any:
-    return v2.RandomAffine(degrees=0, translate=(0.125, 0.125))
+    return v2.Compose([_image, v2.RandomAffine(degrees=0, translate=(0.125, 0.125))])
 
 
 def _distortion() -> Any:
@@ -188,9 +200,6 @@ class FixMatch:
 
 
 def _each(transform: Transform, images: Tensor) -> Tensor:
-    colours = images.shape[1] if isinstance(images, Tensor) and images.dim() == 4 else 0
-    if colours not in (1, 3) or not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
-        got = f"{images.dtype} of shape {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
-        cure = "Divide bytes by 255. For inputs that are no images use VirtualAdversarialTraining."
-        raise InvalidArgument("inputs", "images (B, 1 or 3, height, width), floats in [0, 1]", got, cure)
+    if not isinstance(images, Tensor) or not images.dim() or not len(images):
+        raise InvalidArgument("inputs", "a batch of images, one or more", type(images).__name__)
     return torch.stack([transform(image) for image in images])

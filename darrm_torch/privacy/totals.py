@@ -181,6 +181,8 @@ def total_privacy(
     if neighbours == "replace-one":
         replaced = {profile: profile.for_replacement() for profile in profiles}
         profiles = tuple(replace(replaced[profile], reading=profile.reading) for profile in profiles)
+    if allocation is not None and not isinstance(allocation, RandomAllocation):
+        raise InvalidArgument("allocation", "a RandomAllocation or None", allocation)
     if allocation is not None:
         if neighbours != "add/remove":
             raise InvalidArgument("neighbours", '"add/remove" with an allocation', neighbours)
