@@ -62,7 +62,7 @@ def overhead(images: Tensor, *, batch: int, budget: bool) -> Record:
             [Timed() for _ in range(TEACHERS)],
             mechanisms()["DaRRM"][0],
             profiles=[dt.PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])] * TEACHERS,
-            ledger=dt.PrivacyLedger(Path(folder) / "ledger.sqlite", most),
+            ledger=dt.PrivacyLedger(Path(folder) / "labels.ledger", most),
         )
         ensemble(torch.rand(batch, *images.shape[1:]))  # do not count what loads once, at the first label
         Timed.spent, start = 0.0, time.perf_counter()

@@ -35,7 +35,7 @@ def ask(file: Path, first: int, labels: int, batch: int) -> float:
 def measure(*, labels: int, batch: int, processes: int) -> list[Record]:
     """One record per way of asking; ``times_a_new_label`` compares with the time of a new label in a batch."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "ledger.sqlite"
+        file = Path(folder) / "labels.ledger"
         PrivacyLedger(file, BUDGET).close()
         seconds = {
             f"new labels, {batch} at a time": ask(file, 0, labels, batch) / labels,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["write_whole"]
+__all__ = ["make_private_folder", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -16,21 +18,62 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
     """A temporary file in the same folder, with the same suffix, that replaces ``path`` when the block ends.
 
     If the block raises, the temporary file is removed and ``path`` stays as it was. A process that is killed can leave
-    a hidden temporary file behind, never a damaged ``path``. Permissions follow the umask, as for any new file;
-    only the owner can read or write a ``private`` one.
+    a hidden temporary file behind, never a damaged ``path``; nor does a loss of power damage it. Permissions follow the
+    umask, as for any new file; only the owner can read or write a ``private`` one.
 
     Raises:
-        OSError: the folder cannot be written to.
+        OSError: the folder cannot be written to, or ``path`` is read-only, or a link, folder, pipe or device.
     """
+    _check_replaceable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     try:
         yield Path(name)
         os.chmod(name, 0o600 if private else 0o666 & ~_umask())
+        with open(name, "rb") as written:
+            _sync(written.fileno())
+        _check_replaceable(path)
         os.replace(name, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder, and those above it, for their owner only, whatever the umask. One that exists is left as it is.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_private_folder(path.parent)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():  # else another process was quicker
+            raise
+    else:
+        path.chmod(0o700)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Only a new file, or one that the user may write to, is written."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+        raise FileExistsError(errno.EEXIST, f"This is {kind}, which is not replaced", str(path))
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, "This file is read-only", str(path))
+
+
+def _sync(number: int) -> None:
+    with contextlib.suppress(OSError):  # some file systems cannot, and a Windows handle must be open for writing
+        os.fsync(number)
 
 
 def _umask() -> int:

@@ -186,7 +186,7 @@ def build_ensembles(
         target = dt.PrivacyGuarantee(epsilon=settings.epsilon, delta=min(1.0, settings.allowance * settings.delta))
 
     def ledger(name: str) -> dt.PrivacyLedger:
-        return dt.PrivacyLedger(folder / "ledgers" / f"{name}.sqlite")
+        return dt.PrivacyLedger(folder / "ledgers" / f"{name}.ledger")
 
     def private_ensemble(name: str, mechanism: Any) -> dt.PrivateMajorityEnsemble:
         return dt.PrivateMajorityEnsemble(

@@ -102,7 +102,7 @@ def label_and_teach(
     models, bare = (experiment.load_models(files, NETWORK) for files in (private, plain))
 
     def ledger(name: str) -> dt.PrivacyLedger:
-        return dt.PrivacyLedger(folder / "ledgers" / f"{name}.sqlite")
+        return dt.PrivacyLedger(folder / "ledgers" / f"{name}.ledger")
 
     chosen = dt.PrivateMajorityEnsemble.from_opacus(
         models,

@@ -37,6 +37,7 @@ def test_mypy_passes_a_users_script_and_reports_wrong_calls(tmp_path: Path) -> N
     assert not [line for file, line in reported if file == "right.py"], result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("node"), reason="pyright needs node")
 def test_pyright_passes_a_users_script_and_reports_wrong_calls() -> None:
     pytest.importorskip("pyright")

@@ -313,7 +313,7 @@ COMMAND = Command(
     summary="Private labels from models, charged to a ledger.",
     example="darrm label --inputs x.npy --models t0.pt t1.pt --build nets:build \\\n"
     "      --mechanism self-bounding --total-target 1,1e-5 --overlap 1 \\\n"
-    "      --ledger labels.sqlite --out y.npy",
+    "      --ledger labels.ledger --out y.npy",
     add_arguments=_add_arguments,
     run=_run,
 )

@@ -193,7 +193,7 @@ def too_expensive(error: BudgetExceeded, ensemble: Any, option: str | None) -> s
 
 COMMAND = Command(
     summary="Show a ledger: labels, batches, budget, noise.",
-    example="darrm ledger labels.sqlite",
+    example="darrm ledger labels.ledger",
     add_arguments=_add_arguments,
     run=_run,
 )

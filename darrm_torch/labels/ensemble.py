@@ -345,7 +345,7 @@ class PrivateMajorityEnsemble(nn.Module):
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
         An input is identified by its shape and its values as float32, integers as integers, see
-        :func:`~darrm_torch.labels.voting.input_digests`. Nothing that this raises depends on the teachers' weights.
+        ``darrm_torch.labels.voting.input_digests``. Nothing that this raises depends on the teachers' weights.
 
         Raises:
             InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;

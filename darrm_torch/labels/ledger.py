@@ -9,15 +9,15 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
-from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
+from .ledger_head import LedgerHead
+from .ledger_migration import migrate
 
 __all__ = ["Charge", "PrivacyLedger"]
 
@@ -95,16 +95,16 @@ given out; 0 more labels fit
     ) -> None:
         if budget is not None:
             check_guarantee("budget", budget, expected="a PrivacyGuarantee or None")
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
         if self.path != ":memory:":
             self.path = os.path.abspath(self.path)  # another process may work in another folder
         elif head is not None:
             raise InvalidArgument("head", "left out for a ledger in memory", str(head))
-        self.head = None if head is None else os.path.abspath(head)
+        self._head = None if head is None else LedgerHead(head, self.path)
         self._set_cost(cost)
         self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
         self._prepare(create=True)
-        if self.head is not None:
+        if self._head is not None:
             self._keep("head", True)
         if budget is not None:
             if not self.count:
@@ -228,14 +228,14 @@ given out; 0 more labels fit
         """A sentence that says what would go unnoticed."""
         if self.path == ":memory:":
             return "The ledger is in memory and ends with its process. A new run draws the same labels again."
-        if self.head is None:
+        if self._head is None:
             return (
                 "A digest chains the ledger's entries. If an older copy takes the place of the file, nothing shows it, "
                 "because the ledger has no head."
             )
         return (
-            f"A digest chains the ledger's entries, and a head is kept in {os.path.basename(self.head)}. An older copy "
-            "of one of them is noticed; older copies of both, restored together, are not."
+            f"A digest chains the ledger's entries, and a head is kept in {os.path.basename(self._head.path)}. An "
+            "older copy of one of them is noticed; older copies of both, restored together, are not."
         )
 
     @checked
@@ -297,7 +297,7 @@ given out; 0 more labels fit
     def __getstate__(self) -> dict[str, Any]:
         if self.path == ":memory:":
             raise LedgerError(_IN_MEMORY)
-        return {"path": self.path, "head": self.head, "_cost": self._cost, "_timeout": self._timeout}
+        return {"path": self.path, "_head": self._head, "_cost": self._cost, "_timeout": self._timeout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -314,64 +314,41 @@ given out; 0 more labels fit
         self._answers: dict[bytes, int] = {}
         self._charges: dict[int, Charge] = {}  # by the number of the entry
         self._last = Mark(0, 0, "")
-        self._entries: EntryList | EntryFile = (
-            EntryList() if self.path == ":memory:" else EntryFile(self.path, self._timeout, create=create)
-        )
+        self._entries: EntryList | EntryFile
+        if self.path == ":memory:":
+            self._entries = EntryList()
+        else:
+            with file_errors(self.path):
+                migrate(self.path, self._timeout)
+            self._entries = EntryFile(self.path, self._timeout, create=create)
         _alive.add(self)
         self._read()
 
     def _read(self) -> None:
         """Take in the entries that this or another process has added."""
-        head = self._checked_head()
+        head = self._head and self._head.read(self._entries.id, required="head" in self._facts)
         with file_errors(self.path):
-            self._take_in(head)
-
-    def _take_in(self, head: dict[str, Any] | None) -> None:
-        for mark, entry in self._entries.news():
-            if "labels" in entry:
-                for key, label in entry["labels"].items():
-                    self._answers[bytes.fromhex(key)] = label
-                self._charges[mark.entries] = Charge(len(entry["labels"]), entry["time"])
-            else:
-                self._facts[entry["fact"]] = entry["value"]
-            self._last = mark
-            if head is not None and mark.entries == head["entries"] and mark.digest != head["digest"]:
-                raise LedgerError(f"{self.path} and its head {self.head} disagree. {_RESTORED}")
-        if head is not None and head["entries"] > self._last.entries:
-            raise LedgerError(
-                f"{self.path} has {self._last.entries} entries and had {head['entries']} when its head {self.head} was "
-                f"written. {_RESTORED}"
-            )
-
-    def _checked_head(self) -> dict[str, Any] | None:
-        """The head as it was last written; ``None`` if there is none yet."""
-        if self.head is None:
-            return None
-        try:
-            head = json.loads(Path(self.head).read_text(encoding="utf-8"))
-            ledger, entries, digest = head["ledger"], int(head["entries"]), str(head["digest"])
-        except FileNotFoundError:
-            if self._facts.get("head"):
-                raise LedgerError(
-                    f"{self.head} is missing, and {self.path} was kept with a head. Restore it, or open the ledger "
-                    "without a head"
-                ) from None
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LedgerError(f"{self.head} is no head of a ledger: {error}") from None
-        if ledger != self._entries.id:
-            raise LedgerError(f"{self.head} is the head of another ledger than {self.path}")
-        return {"entries": entries, "digest": digest}
+            for mark, entry in self._entries.news():
+                if "labels" in entry:
+                    for key, label in entry["labels"].items():
+                        self._answers[bytes.fromhex(key)] = label
+                    self._charges[mark.entries] = Charge(len(entry["labels"]), entry["time"])
+                else:
+                    self._facts[entry["fact"]] = entry["value"]
+                self._last = mark
+                if self._head and head:
+                    self._head.compare(head, mark)
+        if self._head and head:
+            self._head.compare(head, self._last)  # also where the ledger is as it was and the head is not
+            self._head.check_length(head, self._last)
 
     def _commit(self, entry: Entry) -> None:
         """Store an entry and take it in; the head follows before anything is given out."""
         with file_errors(self.path):
             self._entries.commit(entry)
         self._read()
-        if self.head is not None:
-            head = {"ledger": self._entries.id, "entries": self._last.entries, "digest": self._last.digest}
-            with file_errors(self.head), write_whole(Path(self.head), private=True) as beside:
-                beside.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        if self._head is not None:
+            self._head.write(self._entries.id, self._last)
 
     def _keep(self, name: str, value: Any) -> None:
         """Store a fact unless the ledger has one of this name."""
@@ -450,11 +427,6 @@ given out; 0 more labels fit
                     f"{total} label{'s' * (total > 1)} would cost {total_cost(self._cost, total)}, over the budget of "
                     f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
                 )
-
-
-_RESTORED = (
-    "One of them is an older copy. Nothing was given out. Restore the newest ledger, or labels would be drawn again"
-)
 
 
 def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:

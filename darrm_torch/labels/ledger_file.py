@@ -17,11 +17,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import os
 import secrets
-import sqlite3
 import stat
 import sys
 import time
@@ -30,7 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import LedgerError
-from ..files import write_whole
 
 if sys.platform == "win32":
     import msvcrt
@@ -38,7 +35,7 @@ else:
     with contextlib.suppress(ImportError):
         import fcntl
 
-__all__ = ["EntryFile", "EntryList", "Mark", "is_ledger"]
+__all__ = ["Entry", "EntryFile", "EntryList", "Mark", "file_errors", "is_ledger", "ledger_format", "sync_folder"]
 
 FORMAT = 2
 _MAGIC = b"darrm-torch ledger, format "
@@ -61,10 +58,10 @@ class Mark(NamedTuple):
 
 def is_ledger(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a ledger of any format. Looks at its first bytes only and changes nothing."""
-    return _format(path) is not None
+    return ledger_format(path) is not None
 
 
-def _format(path: str | os.PathLike[str]) -> int | None:
+def ledger_format(path: str | os.PathLike[str]) -> int | None:
     """The format of a ledger; ``None`` for any other file."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -130,13 +127,13 @@ class EntryFile:
         self.path, self._timeout = path, timeout
         self.id = ""
         self._at = Mark(0, _START, "")  # the last entry that was read
-        self._marked = 0  # the largest count in a mark that was read
+        self._marked = self._at  # the latest mark that was read, and which of the two places holds it
+        self._place = 0
         self._stream: io.FileIO | None = None
+        self._locked: io.FileIO | None = None  # the stream that holds the lock
         with file_errors(path):
             if create:
                 self._create()
-            if _format(path) == 1:
-                _migrate(path, timeout)
             self._open()
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -148,14 +145,15 @@ class EntryFile:
             LedgerError: an entry that was committed is damaged or missing, or an older copy took the file's place.
         """
         stream = self._open()
-        last = self._last_mark()
-        if last.entries < self._marked or os.fstat(stream.fileno()).st_size < self._at.end:
+        last, size = self._last_mark(), os.fstat(stream.fileno()).st_size
+        known = {one.entries: one for one in (self._marked, self._at)}
+        if last.entries < self._marked.entries or known.get(last.entries, last) != last or size < self._at.end:
             raise LedgerError(
                 f"{self.path} has {last.entries} entries and had {self._at.entries}: an older copy took its place. "
                 "Nothing was given out. Restore the newest copy, or the labels since then would be drawn again"
             )
-        self._marked = last.entries
-        if last.entries == self._at.entries and os.fstat(stream.fileno()).st_size == self._at.end:
+        self._marked = last
+        if last == self._at and size == self._at.end:
             return
         stream.seek(self._at.end)
         lines = io.BufferedReader(io.FileIO(stream.fileno(), closefd=False))
@@ -168,6 +166,8 @@ class EntryFile:
             self._at = mark
         if self._at.entries < last.entries:
             raise self._damaged(f"entry {self._at.entries + 1} of {last.entries} is not the one that was committed")
+        if self._at.entries > last.entries:  # its process ended before it knew that the entry is on disk
+            _sync(stream)
 
     def entries(self) -> Iterator[Entry]:
         """All entries that were read so far, the oldest first, one at a time from the file."""
@@ -183,10 +183,11 @@ class EntryFile:
         if text[:_FIRST_LINE] != self._first_line():
             raise self._damaged("its first line was changed")
         halves = (text[_FIRST_LINE:-_MARK_SIZE], text[-_MARK_SIZE:])
-        marks = [mark for half in halves if (mark := self._valid_mark(half)) is not None]
+        marks = [(mark, place) for place, half in enumerate(halves) if (mark := self._valid_mark(half)) is not None]
         if not marks:
             raise self._damaged("neither of its two marks is valid")
-        return max(marks)
+        last, self._place = max(marks)
+        return last
 
     def _first_line(self) -> bytes:
         return _MAGIC + f"{FORMAT:04d} {self.id}\n".encode()
@@ -223,25 +224,45 @@ class EntryFile:
                     raise LedgerError(f"{self.path} is locked: another process is answering. Nothing was given out")
                 time.sleep(0.002)
             self._check_file(stream)
+            self._locked = stream
             yield
         finally:
+            self._locked = None
             _unlock(stream)
 
     def reserve(self, size: int) -> None:
         """Make sure that there is space for an entry of so many bytes. Only when locked and without more news."""
         with file_errors(self.path):
-            _write(self._open(), self._at.end, b" " * size)
+            _write(self._writable(), self._at.end, b" " * size)
 
     def commit(self, entry: Entry, *, durable: bool = True) -> None:
-        """Store an entry; it is on disk when this returns. Only when locked and without more news."""
-        stream, content = self._open(), json.dumps(entry).encode()
+        """Store an entry; it is on disk when this returns. Only when locked and without more news.
+
+        Raises:
+            LedgerError: the file was replaced or closed, or the process was forked, since it was locked.
+        """
+        stream, content = self._writable(), json.dumps(entry).encode()
         digest = _chained(self._at.digest, content)
-        end = _write(stream, self._at.end, content + b" " + digest.encode() + b"\n")
-        stream.truncate(end)
-        if durable:
-            _sync(stream)
+        try:
+            end = _write(stream, self._at.end, content + b" " + digest.encode() + b"\n")
+            stream.truncate(end)
+            if durable:
+                _sync(stream)
+        except OSError:
+            with contextlib.suppress(OSError):
+                stream.truncate(self._at.end)  # nobody may rely on an entry that may never reach the disk
+            raise
         mark = Mark(self._at.entries + 1, end, digest)
-        _write(stream, _FIRST_LINE + mark.entries % 2 * _MARK_SIZE, self._sealed(_mark_text(mark)))
+        _write(stream, _FIRST_LINE + (1 - self._place) * _MARK_SIZE, self._sealed(_mark_text(mark)))
+
+    def _writable(self) -> io.FileIO:
+        stream = self._stream
+        if stream is None or self._locked is not stream:
+            raise LedgerError(
+                f"{self.path} was closed, or its process was forked, while it was answering. Nothing was given out"
+            )
+        self._check_file(stream)
+        return stream
 
     def sync(self) -> None:
         """Wait until everything is on disk."""
@@ -252,9 +273,9 @@ class EntryFile:
     def _open(self) -> io.FileIO:
         if self._stream is not None:
             return self._stream
-        number = _format(self.path)
+        number = ledger_format(self.path)
         if number is None:
-            raise LedgerError(f"{self.path} is no ledger" if os.path.exists(self.path) else f"{self.path} is missing")
+            raise self._no_ledger()
         if number != FORMAT:
             reason = "a newer version of darrm-torch wrote it" if number > FORMAT else "there is no such format"
             raise LedgerError(f"{self.path} has format {number}, and this version reads format {FORMAT}: {reason}")
@@ -267,13 +288,25 @@ class EntryFile:
             self.id = stream.read(_FIRST_LINE)[-_ID_SIZE - 1 : -1].decode("ascii", "replace")
             self._stream = stream
             if not self._at.entries:
-                self._at = Mark(0, _START, _chained("", self.id.encode()))
+                self._at = self._marked = Mark(0, _START, _chained("", self.id.encode()))
             self._last_mark()
         except BaseException:
             self._stream = None
             stream.close()
             raise
         return stream
+
+    def _no_ledger(self) -> LedgerError:
+        if not os.path.exists(self.path):
+            return LedgerError(f"{self.path} is missing")
+        if os.path.isfile(self.path):
+            with open(self.path, "rb") as stream:  # an OSError says more
+                if _MAGIC.startswith(stream.read(len(_MAGIC))):
+                    return LedgerError(
+                        f"{self.path} is no ledger: it is empty or ends in its first line. Restore the newest copy; if "
+                        "the ledger was never used (its process was killed while it created it), delete the file"
+                    )
+        return LedgerError(f"{self.path} is no ledger")
 
     def _create(self) -> None:
         """Write an empty ledger if there is no file."""
@@ -285,12 +318,12 @@ class EntryFile:
                 time.sleep(0.002)  # another process is creating it
             return
         with io.FileIO(number, "r+") as stream:
-            os.chmod(self.path, 0o600)  # whatever the umask
+            os.chmod(number if os.chmod in os.supports_fd else self.path, 0o600)  # whatever the umask
             self.id = secrets.token_hex(_ID_SIZE // 2)
             mark = self._sealed(_mark_text(Mark(0, _START, _chained("", self.id.encode()))))
             _write(stream, 0, self._first_line() + 2 * mark)
             _sync(stream)
-        _sync_folder(self.path)
+        sync_folder(self.path)
 
     def _check_file(self, stream: io.FileIO) -> None:
         """The open file is the one at the path, a plain file with one name."""
@@ -348,7 +381,7 @@ def _sync(stream: io.FileIO) -> None:
     getattr(os, "fdatasync", os.fsync)(stream.fileno())
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str) -> None:
     """Make the name of a new file durable, where folders can be synchronised."""
     with contextlib.suppress(OSError):
         number = os.open(os.path.dirname(path), os.O_RDONLY)
@@ -362,6 +395,7 @@ def _sync_folder(path: str) -> None:
 
 
 def _try_lock(stream: io.FileIO) -> bool:
+    """Whether the lock was free; this process then holds it."""
     try:
         if sys.platform == "win32":
             stream.seek(2**40)
@@ -370,7 +404,7 @@ def _try_lock(stream: io.FileIO) -> bool:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         else:
             raise LedgerError("a ledger file needs file locks, which this platform lacks. Use a ledger in memory")
-    except OSError:
+    except (BlockingIOError, PermissionError):
         return False
     return True
 
@@ -382,55 +416,3 @@ def _unlock(stream: io.FileIO) -> None:
             msvcrt.locking(stream.fileno(), msvcrt.LK_UNLCK, 1)
         else:
             fcntl.flock(stream, fcntl.LOCK_UN)
-
-
-# --- format 1 ---------------------------------------------------------------------------------------------------------
-
-
-def _migrate(path: str, timeout: float) -> None:
-    """Rewrite a ledger of format 1, an SQLite database; the old one is kept beside it, with ``.format-1`` added.
-
-    Raises:
-        LedgerError: it is damaged, read-only or in use.
-    """
-    old = os.stat(path)
-    database = sqlite3.connect(path, timeout=timeout, isolation_level=None)
-    try:
-        database.execute("PRAGMA journal_mode=DELETE")  # takes in what the -wal file still has
-        database.execute("PRAGMA locking_mode=EXCLUSIVE")  # from the next transaction until it is closed
-        database.execute("BEGIN EXCLUSIVE")
-        database.execute("COMMIT")
-        if os.stat(path).st_ino != old.st_ino:
-            return  # another process was quicker
-        ((health,),) = database.execute("PRAGMA quick_check(1)").fetchall()
-        (answers,) = database.execute("SELECT COUNT(*) FROM labels").fetchone()
-        (charged,) = database.execute("SELECT COALESCE(SUM(labels), 0) FROM charges").fetchone()
-        if health != "ok" or answers != charged:
-            raise LedgerError(f"{path} is damaged: {health}, {answers} labels for {charged} charges")
-        with write_whole(Path(path), private=True) as beside:
-            beside.unlink()
-            target = EntryFile(str(beside), timeout)
-            list(target.news())
-            for entry in _old_entries(database):
-                target.commit(entry, durable=False)
-                list(target.news())
-            target.sync()
-            target.close()
-            kept = Path(f"{path}.format-1")
-            kept.unlink(missing_ok=True)
-            os.close(os.open(kept, os.O_CREAT | os.O_EXCL, 0o600))
-            with contextlib.closing(sqlite3.connect(kept)) as copy:
-                database.backup(copy)
-        _sync_folder(path)
-    except sqlite3.Error as error:
-        raise LedgerError(f"{path} has an old format and cannot be migrated: {error}") from error
-    finally:
-        database.close()
-
-
-def _old_entries(database: sqlite3.Connection) -> Iterator[Entry]:
-    for name, value in database.execute("SELECT name, value FROM facts"):
-        yield {"fact": name, "value": json.loads(value)}
-    rows = database.execute("SELECT number, time, key, label FROM charges, labels WHERE charge = number ORDER BY 1, 3")
-    for (_, moment), answers in itertools.groupby(rows, key=lambda row: row[:2]):
-        yield {"time": moment, "labels": {key.hex(): label for _, _, key, label in answers}}

@@ -40,7 +40,7 @@ def calibrate_noise(
 
     >>> total = PrivacyGuarantee(epsilon=0.25, delta=1e-5)
     >>> round(calibrate_noise(total, sample_rate=1 / 35, steps=175), 2)
-    5.2
+    5.19
     """
     check_guarantee("total", total)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)

@@ -72,7 +72,7 @@ def exact_self_bounding_epsilon(
     >>> round(exact_self_bounding_epsilon(pure, 1e-5, teachers=101, allowance=35), 3)
     3.365
     """
-    delta = check_number("delta", delta, low=0.0, high=1.0)
+    teacher, delta = check_guarantee("teacher", teacher), check_number("delta", delta, low=0.0, high=1.0)
 
     def holds(epsilon: float) -> bool:
         return (

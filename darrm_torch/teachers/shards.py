@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer
-from ..files import write_whole
+from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
 
 __all__ = ["Shards", "as_shards", "assign_shards", "contiguous_shards", "forget_draws", "open_private"]
@@ -239,7 +239,7 @@ def open_private(folder: str | os.PathLike[str]) -> Path:
         InvalidArgument: others can read it.
     """
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(path)
     if (mode := path.stat().st_mode & 0o777) & 0o077:
         raise InvalidArgument(
             "private_folder", "a folder that only its owner can open", f"mode {mode:o}", f"Run chmod 700 {path}"

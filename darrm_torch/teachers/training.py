@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import secrets
 import threading
 import time
@@ -23,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer
-from ..files import write_whole
+from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
@@ -94,13 +95,15 @@ def train_teachers(
         The K files, in the order of the shards.
 
     Raises:
-        InvalidArgument: repeated or negative positions, tensors of different lengths, ``total`` with other shards, a
-            private folder that others can read, or a file in the folder that is damaged or was trained with other
-            settings, on other data or with other shards.
+        InvalidArgument: repeated or negative positions, tensors of different lengths, a ``name`` that is no file name,
+            ``total`` with other shards, a private folder that others can read, or a file in the folder that is damaged
+            or was trained with other settings, on other data or with other shards.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
         raise InvalidArgument("insecure_seed", "None with secure=True", insecure_seed, "Leave one of them out.")
+    if not re.fullmatch(r"\w[\w .-]*", name):
+        raise InvalidArgument("name", "a file name of letters, digits, spaces, dots and hyphens", name)
     check_integer("shard_size", shard_size, low=1, high=2**53)
     if workers is not None:
         check_integer("workers", workers, low=1, high=1024)
@@ -114,7 +117,7 @@ def train_teachers(
         raise InvalidArgument("device", "cpu or cuda", device) from None
     if kind == "cuda" and not torch.cuda.is_available():
         device = "cpu"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     private = open_private(private_folder or shards.private_folder or folder / "private")
     allocation, reason = _allocation_for(shards, folder / name, settings, total, insecure_seed)
     if total is not None:
@@ -330,7 +333,7 @@ def _train_one(
         raise DarrmError(
             f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its shard"
         ) from None
-    with write_whole(file) as temporary:
+    with write_whole(file, private=True) as temporary:
         torch.save(record | facts, temporary)
         os.utime(temporary, ns=(started, started))
 

@@ -50,7 +50,7 @@ def test_certified_noise_passes_at_its_worst_case() -> None:
 
 def test_a_wrong_gamma_is_refuted() -> None:
     mechanism = DaRRM(optimize_noise(teachers=11, teacher=TEACHER, target=TARGET), insecure_seed=1)
-    with pytest.raises(PrivacyViolation, match=r"not \(0.6, 2e-05\)-DP.*teachers who vote 1"):
+    with pytest.raises(PrivacyViolation, match=r"not \(0.6, 2e-05\)-DP.*teachers that vote 1"):
         audit(sabotaged(mechanism, np.ones(12)), seed=1)
 
 

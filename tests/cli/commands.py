@@ -20,7 +20,7 @@ WIDE = ("--models", "wide-0.pt", "wide-1.pt", "wide-2.pt", "--build", "nets_of_a
 
 
 ASK = ("label", "--inputs", "x.npy", "--models", *MODELS, "--build", "nets_of_a_user:build", "--delta", "1e-4",
-       "--ledger", "labels.sqlite", "--out", "y.npy")  # fmt: skip
+       "--ledger", "labels.ledger", "--out", "y.npy")  # fmt: skip
 
 
 LABEL = (*ASK[:9], "--allowance", "1", *ASK[9:])
@@ -61,5 +61,5 @@ def check_mistake(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: 
     assert [
         path
         for path in folder.iterdir()
-        if path not in before and "sqlite" not in path.name and path.name != "__pycache__"
+        if path not in before and path.suffix != ".ledger" and path.name != "__pycache__"
     ] == []

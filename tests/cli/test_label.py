@@ -92,7 +92,7 @@ def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pyt
     assert "30 labels, by GNMax" in report
     assert "by the mechanism's own randomness" in report
     # What the teachers promise lets the noise be less, and the report says so.
-    with_theirs = said(capsys, *ASK, *plain, "--overlap", "1", "--accountants", *MODELS, "--ledger", "other.sqlite")
+    with_theirs = said(capsys, *ASK, *plain, "--overlap", "1", "--accountants", *MODELS, "--ledger", "other.ledger")
     assert "Findings about the teachers" in with_theirs
 
 
@@ -114,7 +114,7 @@ def test_torchscript_models_with_their_accountants(trained: Path, capsys: pytest
             torch.jit.script(torch.nn.Linear(4, 2)).save(f"other-{number}.pt")
     scripts = [f"script-{number}.pt" for number in range(3)]
     arguments = ("label", "--inputs", "x.npy", "--models", *scripts, "--delta", "1e-4", "--allowance", "1",
-                 "--ledger", "l.sqlite", "--out", "y.npy")  # fmt: skip
+                 "--ledger", "l.ledger", "--out", "y.npy")  # fmt: skip
     assert "--accountants must be given" in said(capsys, *arguments, status=2)
     others = [argument.replace("script", "other") for argument in arguments]
     assert "weights are not those in teacher-0.pt" in said(capsys, *others, "--accountants", *MODELS, status=1)
@@ -142,7 +142,7 @@ def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
     assert "3 of 3 teachers: for disjoint shards say --overlap 1" in " ".join(" ".join(warning).split())
     assert end == "darrm: stopped"
     assert max(map(len, (noise, *warning))) < 80
-    assert dt.PrivacyLedger("labels.sqlite").count == 0
+    assert dt.PrivacyLedger("labels.ledger").count == 0
     assert cli.main((*little, "--json")) == 0
     result = capsys.readouterr()
     assert result.err == ""
@@ -180,7 +180,7 @@ def test_what_is_spent_by_coins_is_what_label_says(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     result = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
-    spent = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))["spent"]
+    spent = json.loads(said(capsys, "ledger", "labels.ledger", "--json"))["spent"]
     if name == "vote-private":  # whose table is not in the file
         assert spent is None
     else:
@@ -194,7 +194,7 @@ def test_a_refused_command_leaves_no_ledger(trained: Path, capsys: pytest.Captur
     refused = said(capsys, *private_votes, "--total-target", "1,1e-4", "--labels", "9", status=1)
     assert "or raise --total-target" in refused
     said(capsys, *LABEL, "--allowance", "-1", status=2)
-    assert not list(trained.glob("labels.sqlite*"))
+    assert not list(trained.glob("labels.ledger*"))
     said(capsys, *private_votes, "--label-target", "0.1", "--budget", "3,1e-4")
     np.save("x.npy", np.random.default_rng(1).normal(size=(500, 4)).astype(np.float32))
     refused = said(capsys, *private_votes, "--label-target", "0.1", status=1)
@@ -216,7 +216,7 @@ def test_interrupted_it_leaves_no_half_written_file(
     assert capsys.readouterr().err.endswith("\ndarrm: stopped\n")
     assert (trained / "y.npy").read_bytes() == b"what was there before"
     left = {path.name for path in trained.iterdir() if path not in before}
-    assert {name for name in left if "sqlite" not in name} <= {"__pycache__"}
+    assert {name for name in left if not name.endswith(".ledger")} <= {"__pycache__"}
     monkeypatch.undo()
     os.chdir(trained)
     assert "30 labels" in said(capsys, *LABEL)  # what was paid for is there

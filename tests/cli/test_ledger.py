@@ -42,7 +42,7 @@ def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: py
         ("--mechanism", "exponential"), ("--classes", "0 1"), ("--delta", "1e-6"),
     ):  # fmt: skip
         message = said(capsys, *second, option, *value.split(), status=2)
-        assert f"{option} must be left out, or as when labels.sqlite was started ({options}), got " in message
+        assert f"{option} must be left out, or as when labels.ledger was started ({options}), got " in message
     assert "--budget must be left out with --total-target" in said(capsys, *second, "--budget", "1", status=2)
     np.save("x.npy", np.random.default_rng(1).normal(size=(50, 4)).astype(np.float32))
     assert "16 more labels fit" in said(capsys, *second, status=1)
@@ -56,23 +56,23 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
     assert "belongs to other networks, or to the same in another order (--models)." in said(capsys, *others, status=2)
     fewer = said(capsys, *LABEL, "--budget", "9,1e-2", status=2)
     assert "--budget must be left out, or (99, 0.01)-DP, as in the ledger, got '(9, 0.01)-DP'" in fewer
-    said(capsys, *LABEL, "--ledger", "free.sqlite")
+    said(capsys, *LABEL, "--ledger", "free.ledger")
     assert "--budget must be left out, as in the" in said(
-        capsys, *LABEL, "--ledger", "free.sqlite", "--budget", "9,1e-2", status=2
+        capsys, *LABEL, "--ledger", "free.ledger", "--budget", "9,1e-2", status=2
     )
     # One of Python, which notes no options.
     ensemble = dt.PrivateMajorityEnsemble(
         [cli.networks.load_model(Path(f"plain-{model}"), "nets_of_a_user:build") for model in MODELS],
-        dt.GNMax(sigma=2.0, overlap=3, teachers=3), ledger=dt.PrivacyLedger("python.sqlite"),
+        dt.GNMax(sigma=2.0, overlap=3, teachers=3), ledger=dt.PrivacyLedger("python.ledger"),
     )  # fmt: skip
     assert ensemble.ledger.count == 0
-    message = said(capsys, *GNMAX, "--ledger", "python.sqlite", "--label-target", "1,1e-5", status=2)
+    message = said(capsys, *GNMAX, "--ledger", "python.ledger", "--label-target", "1,1e-5", status=2)
     assert "belongs to another noise (--mechanism, --allowance or a target, --labels" in message
 
 
 def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, *GNMAX, "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50", "--batch-size", "20")
-    text = said(capsys, "ledger", "labels.sqlite")
+    text = said(capsys, "ledger", "labels.ledger")
     assert text.startswith("30 labels in 2 batches.\n")
     assert re.search(r"^  20\d\d-\d\d-\d\d \(UTC\) +\d+ labels in [12] batch", text, re.MULTILINE)
     assert "Budget: (8, 1e-05)-DP." in text
@@ -81,30 +81,30 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     spent, left = re.search(r"Spent: \(([\d.]+), 1e-05\)-DP, by.*Left: (\d+) labels", " ".join(text.split())).groups()
     assert (0 < float(spent) < 8, 20 <= int(left) < 25) == (True, True)  # made for 50
     assert max(map(len, text.splitlines())) < 80
-    result = json.loads(said(capsys, "ledger", "labels.sqlite", "--json"))
+    result = json.loads(said(capsys, "ledger", "labels.ledger", "--json"))
     assert result["labels"] == sum(day["labels"] for day in result["days"]) == 30
     assert result["options"]["labels"] == 50
     assert "answers" not in result
     again = json.loads(said(capsys, *GNMAX, "--json"))
     assert result["spent"]["epsilon"] == again["total"]["epsilon"]
-    said(capsys, *LABEL, "--ledger", "theirs.sqlite")
-    text = said(capsys, "ledger", "theirs.sqlite")
+    said(capsys, *LABEL, "--ledger", "theirs.ledger")
+    text = said(capsys, "ledger", "theirs.ledger")
     assert "Budget: none, so there is no limit." in text
     assert "Spent: not known from the file alone" in text
-    ledger = dt.PrivacyLedger("own.sqlite")
+    ledger = dt.PrivacyLedger("own.ledger")
     ledger.answer([b"a"], lambda new: [1])
-    assert said(capsys, "ledger", "own.sqlite").startswith("1 label in 1 batch.\n")
-    assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.sqlite", status=2)
-    assert not Path("none.sqlite").exists()
+    assert said(capsys, "ledger", "own.ledger").startswith("1 label in 1 batch.\n")
+    assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.ledger", status=2)
+    assert not Path("none.ledger").exists()
     Path("nothing").touch()
-    with contextlib.closing(sqlite3.connect("other.sqlite")) as other:
+    with contextlib.closing(sqlite3.connect("other.db")) as other:
         other.execute("CREATE TABLE mine (x)")
-    for name in ("junk.pt", "nothing", "other.sqlite", "empty"):
+    for name in ("junk.pt", "nothing", "other.db", "empty"):
         before = Path(name).read_bytes() if Path(name).is_file() else None
         message = said(capsys, "ledger", name, status=2)
         assert f"file must be a ledger, as `darrm label --ledger` writes it, got '{name}'" in message
         assert before is None or Path(name).read_bytes() == before
-    broken = bytearray(Path("own.sqlite").read_bytes())
+    broken = bytearray(Path("own.ledger").read_bytes())
     broken[-40:-30] = bytes(10)
-    Path("broken.sqlite").write_bytes(broken)
-    assert "darrm: error: file: " in said(capsys, "ledger", "broken.sqlite", status=2)
+    Path("broken.ledger").write_bytes(broken)
+    assert "darrm: error: file: " in said(capsys, "ledger", "broken.ledger", status=2)

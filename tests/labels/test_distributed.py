@@ -68,7 +68,7 @@ def inputs() -> Tensor:
 
 def mine(folder: Path, name: str) -> Path | str:
     """The ledger of this process: a file for the first, memory for the others."""
-    return folder / f"{name}.sqlite" if dist.get_rank() == 0 else ":memory:"
+    return folder / f"{name}.ledger" if dist.get_rank() == 0 else ":memory:"
 
 
 def failure(call: Any) -> str:
@@ -208,7 +208,7 @@ def check_labels(folder: Path, ranks: int) -> None:
         assert [one for report in reports for one in report["inputs"]["labels"][twice]] == expected
     for split in ("teachers", "inputs"):
         assert [report[split]["charged"] for report in reports] == [QUERIES - 1] + [0] * (ranks - 1)
-        assert dt.PrivacyLedger(folder / f"{split}.sqlite").report()["batches"] == 1
+        assert dt.PrivacyLedger(folder / f"{split}.ledger").report()["batches"] == 1
 
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -250,7 +250,7 @@ def test_a_rank_that_dies_fails_the_others_and_leaves_the_ledger_whole(pair: tup
     (survivor,) = told("die", folder, 1)
     assert survivor["message"].startswith("RuntimeError")
     assert float(survivor["seconds"]) < 30
-    left = ensemble(folder / "die.sqlite")
+    left = ensemble(folder / "die.ledger")
     assert left.ledger.count == 5  # the second batch was neither charged nor given out
     assert left(inputs()[:5]).tolist() == json.loads(survivor["first"])
     assert left.ledger.count == 5
@@ -287,7 +287,7 @@ def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: in
     codes = finish(process, tmp_path, 90.0)
     assert codes[victim] == -signal.SIGKILL
     assert all(code not in (0, -signal.SIGKILL) for rank, code in enumerate(codes) if rank != victim)
-    left = ensemble(tmp_path / "work.sqlite")  # opening it compares labels with charges
+    left = ensemble(tmp_path / "work.ledger")  # opening it compares labels with charges
     count = left.ledger.count
     for file in given:
         lines = [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -310,7 +310,7 @@ def test_a_rank_that_stops_is_an_error_after_the_timeout(tmp_path: Path, monkeyp
         os.kill(stopped, signal.SIGKILL)
     codes = finish(process, tmp_path)
     assert codes == [1, 1, -signal.SIGKILL]
-    ensemble(tmp_path / "work.sqlite")
+    ensemble(tmp_path / "work.ledger")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -92,7 +92,7 @@ def test_budget_refuses_the_whole_batch() -> None:
 
 
 def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "labels.ledger"
     models = [Says(0.1), Says(0.5), Says(0.9)]
     inputs = torch.rand(5, 1)
     labels = free(models, ledger=dt.PrivacyLedger(file))(inputs)
@@ -137,7 +137,7 @@ def test_a_pickled_ensemble_spends_from_the_same_file(tmp_path: Path) -> None:
         [Says(0.1), Says(0.5), Says(0.9)],
         mechanism,
         profiles=[pure] * 3,
-        ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite", dt.PrivacyGuarantee(epsilon=0.31)),
+        ledger=dt.PrivacyLedger(tmp_path / "labels.ledger", dt.PrivacyGuarantee(epsilon=0.31)),
     )
     inputs = torch.rand(5, 1)
     labels = ensemble(inputs)
@@ -529,7 +529,7 @@ def test_what_training_left_on_a_teacher_stays_with_the_original(tmp_path: Path)
     wrapped.train()(secret)  # Opacus keeps the inputs for a backward pass that never comes
     assert bare[0].activations
     for given in (bare, wrapped):
-        ensemble = free([given], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
+        ensemble = free([given], ledger=dt.PrivacyLedger(tmp_path / "labels.ledger"))
         content = pickle.dumps(ensemble)
         assert secret.numpy().tobytes() not in content
         assert b"opacus" not in content
@@ -713,7 +713,7 @@ def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn
 
 
 def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
-    ledger = dt.PrivacyLedger(tmp_path / "week.sqlite", dt.PrivacyGuarantee(epsilon=20.0, delta=1e-5))
+    ledger = dt.PrivacyLedger(tmp_path / "week.ledger", dt.PrivacyGuarantee(epsilon=20.0, delta=1e-5))
     mechanism = dt.GNMax(sigma=12.5546, teachers=5, classes=3)
     ensemble = dt.PrivateMajorityEnsemble(
         [Returns(*((1 + n) * torch.eye(3)[c]).tolist()) for n, c in enumerate((0, 1, 1, 2, 0))],
@@ -724,7 +724,7 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
     told = ensemble.privacy_report(as_dict=True)
     assert (told["version"], told["date"][:2]) == (dt.__version__, "20")
     assert told["ledger"] == {
-        "file": "week.sqlite",
+        "file": "week.ledger",
         "budget": {"epsilon": 20.0, "delta": 1e-5},
         "trust": ledger.trust,
     }
@@ -735,7 +735,7 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
     one = " ".join(ensemble.privacy_report().split())
     assert "Released: 1 label, by GNMax (sigma 12.5546, overlap 1) from 5 teachers. Randomness:" in one
     assert "All 1" not in one
-    assert "Ledger: week.sqlite, budget (20, 1e-05)-DP. Reported by darrm-torch" in one
+    assert "Ledger: week.ledger, budget (20, 1e-05)-DP. Reported by darrm-torch" in one
     ensemble(torch.rand(500, 1))
     # Two bounds are proven for coins on the counts; the report says which one it is.
     text = " ".join(ensemble.privacy_report().split())
@@ -917,14 +917,14 @@ def test_teachers_in_torchscript() -> None:
 
 
 def test_the_ledger_of_an_ensemble_carries_no_teacher(tmp_path: Path) -> None:
-    ensemble = free([Says(0.123), Says(0.5)], ledger=dt.PrivacyLedger(tmp_path / "ledger.sqlite"))
+    ensemble = free([Says(0.123), Says(0.5)], ledger=dt.PrivacyLedger(tmp_path / "labels.ledger"))
     content = pickle.dumps(ensemble.ledger)
     assert all(weight.numpy().tobytes() not in content for weight in ensemble.parameters())
     assert pickle.loads(content).spent() is not None
 
 
 def test_other_promises_of_the_same_teachers_do_not_make_labels_cheaper(tmp_path: Path) -> None:
-    file, models = tmp_path / "ledger.sqlite", [Says(i / 5) for i in range(5)]
+    file, models = tmp_path / "labels.ledger", [Says(i / 5) for i in range(5)]
 
     def ensemble(epsilon: float) -> dt.PrivateMajorityEnsemble:
         profiles = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=epsilon))] * 5

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -16,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from darrm_torch import BudgetExceeded, LedgerError, PrivacyGuarantee, PrivacyLedger
-from darrm_torch.labels.ledger_file import is_ledger
 
 ONE = PrivacyGuarantee(epsilon=0.01, delta=1e-7)
 FOR_20 = PrivacyGuarantee(epsilon=0.2, delta=2e-6)
@@ -150,103 +147,6 @@ def test_only_the_owner_can_read_a_ledger_and_its_head(tmp_path, mask):
     for path in tmp_path.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(list(tmp_path.iterdir())) == 2
-
-
-# --- heads ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_head_notices_a_restored_backup_and_a_lost_tail(tmp_path):
-    file, head = tmp_path / "ledger", tmp_path / "head"
-    ledger = PrivacyLedger(file, FOR_20, cost=ONE, head=head)
-    ledger.answer([key(1)], ones)
-    ledger.close()
-    backup, old_head = file.read_bytes(), head.read_bytes()
-    ledger.answer([key(2)], ones)
-    ledger.close()
-    newest, new_head = file.read_bytes(), head.read_bytes()
-    file.write_bytes(backup)
-    assert PrivacyLedger(file).count == 1  # the file alone cannot tell
-    with pytest.raises(LedgerError, match="One of them is an older copy"):
-        PrivacyLedger(file, head=head)
-    PrivacyLedger(file, cost=ONE).answer([key(3)], ones)  # as long as the newest again, with another label
-    with pytest.raises(LedgerError, match="disagree"):
-        PrivacyLedger(file, head=head)
-    file.write_bytes(newest)
-    assert PrivacyLedger(file, head=head).count == 2
-    head.write_bytes(old_head)  # an older head does no harm
-    assert PrivacyLedger(file, head=head, cost=ONE).answer([key(4), key(2)], ones) == [1, 1]
-    assert json.loads(head.read_text())["entries"] > json.loads(new_head)["entries"]
-
-
-def test_a_head_that_is_missing_damaged_or_of_another_ledger_is_refused(tmp_path):
-    file, head = tmp_path / "ledger", tmp_path / "head"
-    PrivacyLedger(file, head=head).answer([key(1)], ones)
-    PrivacyLedger(tmp_path / "other", head=tmp_path / "other head")
-    with pytest.raises(LedgerError, match="head of another ledger"):
-        PrivacyLedger(file, head=tmp_path / "other head")
-    head.write_text("{}")
-    with pytest.raises(LedgerError, match="is no head"):
-        PrivacyLedger(file, head=head)
-    head.unlink()
-    with pytest.raises(LedgerError, match="is missing"):
-        PrivacyLedger(file, head=head)
-    assert PrivacyLedger(file).count == 1
-    with pytest.raises(ValueError, match="left out for a ledger in memory"):
-        PrivacyLedger(head=head)
-
-
-def test_a_ledger_says_what_would_go_unnoticed(tmp_path):
-    assert "ends with its process" in PrivacyLedger().trust
-    assert "has no head" in PrivacyLedger(tmp_path / "ledger").trust
-    assert "kept in head" in PrivacyLedger(tmp_path / "ledger", head=tmp_path / "head").trust
-
-
-# --- formats ----------------------------------------------------------------------------------------------------------
-
-SQLITE = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE charges (number INTEGER PRIMARY KEY, labels INTEGER NOT NULL, time TEXT NOT NULL);
-CREATE TABLE labels (key BLOB PRIMARY KEY, label INTEGER NOT NULL, charge INTEGER NOT NULL) WITHOUT ROWID;
-PRAGMA application_id=1147228754;
-INSERT INTO facts VALUES ('budget', '[0.2, 2e-06]'), ('identity', '{"teachers": "abc"}'), ('note:for', '"tests"');
-INSERT INTO charges VALUES (1, 2, '2026-01-02T03:04:05+00:00'), (2, 1, '2026-01-02T03:04:06+00:00');
-INSERT INTO labels VALUES (x'0000000000000000', 0, 1), (x'0000000000000001', 1, 1), (x'0000000000000002', 0, 2);
-"""
-
-
-def old(file: Path) -> None:
-    with contextlib.closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA journal_mode=WAL")
-        database.executescript(SQLITE)
-
-
-def test_a_ledger_of_the_first_format_is_migrated_and_kept(tmp_path):
-    file = tmp_path / "ledger.sqlite"
-    old(file)
-    assert is_ledger(file)
-    ledger = PrivacyLedger(file, cost=ONE)
-    assert (ledger.budget, ledger.note("for"), ledger.bound("teachers")) == (FOR_20, "tests", "abc")
-    assert [charge.labels for charge in ledger.charges] == [2, 1]
-    assert ledger.charges[0].time == "2026-01-02T03:04:05+00:00"
-    assert ledger.answer([key(2), key(1), key(0)], forbidden) == [0, 1, 0]
-    assert ledger.left(100) == 17
-    assert file.read_bytes().startswith(b"darrm-torch ledger, format 0002 ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.sqlite", "ledger.sqlite.format-1"]
-    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.sqlite.format-1")) as kept:
-        assert kept.execute("SELECT COUNT(*) FROM labels").fetchone() == (3,)
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("damage", ["DELETE FROM labels WHERE label = 1", "DROP TABLE facts"])
-def test_a_damaged_ledger_of_the_first_format_is_refused_and_stays(tmp_path, damage):
-    file = tmp_path / "ledger.sqlite"
-    old(file)
-    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
-        database.execute(damage)
-    with pytest.raises(LedgerError, match=r"damaged|cannot be migrated"):
-        PrivacyLedger(file)
-    assert file.read_bytes().startswith(b"SQLite")
-    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite"]
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path):

@@ -143,13 +143,13 @@ def test_without_a_fit_nothing_is_asked(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_resumed_run_and_a_learning_rate_search_ask_nothing_again(tmp_path: Path) -> None:
-    teachers = ensemble(tmp_path / "ledger.sqlite")
+    teachers = ensemble(tmp_path / "labels.ledger")
     module = data(teachers)
     runner = trainer(tmp_path, max_epochs=1, enable_checkpointing=True)
     runner.fit(Student(), datamodule=module)
     (checkpoint,) = tmp_path.rglob("*.ckpt")
     # As after a crash: everything is built again.
-    again = data(ensemble(tmp_path / "ledger.sqlite"))
+    again = data(ensemble(tmp_path / "labels.ledger"))
     Counted.asked = 0
     resumed = trainer(tmp_path / "resumed", max_epochs=3, enable_checkpointing=True)
     resumed.fit(Student(), datamodule=again, ckpt_path=checkpoint)
@@ -254,7 +254,7 @@ def test_nothing_of_teachers_votes_or_coins_is_left_behind(
 
     monkeypatch.setattr(RandomBits, "words", seen_words)
     monkeypatch.setattr(dt.PrivateMajorityEnsemble, "sensitive_counts", seen_counts)
-    teachers = ensemble(tmp_path / "ledger.sqlite", budget=3.0)
+    teachers = ensemble(tmp_path / "labels.ledger", budget=3.0)
     module, student = data(teachers, queries=24, batch_size=12), Saved()
     runner = trainer(
         tmp_path, max_epochs=2, logger=CSVLogger(tmp_path), callbacks=[PrivacyReport(teachers)],
@@ -274,7 +274,7 @@ def test_nothing_of_teachers_votes_or_coins_is_left_behind(
     left |= {f"shown {number}": f"{one!s} {one!r}".encode() for number, one in enumerate(shown)}
     left["pickled data module"] = pickle.dumps(module)
     names = " ".join(left)
-    assert all(expected in names for expected in ("hparams.yaml", "metrics.csv", ".ckpt", "ledger.sqlite"))
+    assert all(expected in names for expected in ("hparams.yaml", "metrics.csv", ".ckpt", "labels.ledger"))
     assert "val_loss" in said.out
     assert not [name for name, content in left.items() if any(secret in content for secret in secrets)]
     # The search does find what is there.
@@ -300,7 +300,7 @@ def test_one_machine_asks_for_all(tmp_path: Path) -> None:
     finally:
         for process in machines:
             process.kill()
-    assert [ensemble(tmp_path / f"ledger-{number}.sqlite").ledger.count for number in range(2)] == [QUERIES, 0]
+    assert [ensemble(tmp_path / f"ledger-{number}.ledger").ledger.count for number in range(2)] == [QUERIES, 0]
     assert (tmp_path / "labels-0.json").read_text() == (tmp_path / "labels-1.json").read_text()
 
 
@@ -347,7 +347,7 @@ class Labels(L.Callback):
 def machine(folder: Path) -> None:
     """One of two machines with a process each."""
     torch.set_num_threads(1)
-    module = data(ensemble(folder / f"ledger-{os.environ['NODE_RANK']}.sqlite"))
+    module = data(ensemble(folder / f"ledger-{os.environ['NODE_RANK']}.ledger"))
     two = {"strategy": "ddp", "num_nodes": 2, "devices": 1}
     trainer(folder, **two, callbacks=[Labels(folder)]).fit(Student(), datamodule=module)
 
@@ -358,7 +358,7 @@ def spawn(folder: Path) -> None:
     two = {"strategy": "ddp_spawn", "devices": 2}
     quick = {"strategy": "ddp_fork", "devices": 2}  # nothing is imported again
     # 1. The first process buys the labels of the fit and tells the others; afterwards they are free.
-    teachers = ensemble(folder / "fit.sqlite")
+    teachers = ensemble(folder / "fit.ledger")
     module = data(teachers)
     trainer(folder, **two, max_epochs=5, num_sanity_val_steps=2, callbacks=[Labels(folder)]).fit(
         Student(), datamodule=module
@@ -379,20 +379,20 @@ def spawn(folder: Path) -> None:
     except dt.LedgerError as error:
         report["refused"] = str(error)
     # 4. Seven records on two ranks, of which one is shown twice, through five epochs of validation and prediction.
-    asker = ensemble(folder / "ask.sqlite")
+    asker = ensemble(folder / "ask.ledger")
     records = TensorDataset(public()[:QUERIES])
     loader = torch.utils.data.DataLoader(records, batch_size=2)
     runner = trainer(folder, **quick, max_epochs=5, num_sanity_val_steps=2)
-    runner.fit(Asks(asker), datamodule=data(ensemble(folder / "other.sqlite"), validation=records))
+    runner.fit(Asks(asker), datamodule=data(ensemble(folder / "other.ledger"), validation=records))
     trainer(folder, **quick).validate(Asks(asker), loader, verbose=False)
     trainer(folder, **quick).predict(Asks(asker), loader, return_predictions=False)
     report["asked"] = asker.ledger.count
     # 5. All ranks together, in Lightning's process group.
-    trainer(folder, **quick).fit(Together(folder / "together.sqlite"), datamodule=ready)
-    report["together"] = dt.PrivacyLedger(folder / "together.sqlite").count
+    trainer(folder, **quick).fit(Together(folder / "together.ledger"), datamodule=ready)
+    report["together"] = dt.PrivacyLedger(folder / "together.ledger").count
     # 6. A budget that is too small fails all processes.
     try:
-        poor = data(ensemble(folder / "poor.sqlite", budget=0.25))
+        poor = data(ensemble(folder / "poor.ledger", budget=0.25))
         trainer(folder, **quick).fit(Student(), datamodule=poor)
     except torch.multiprocessing.ProcessRaisedException as error:
         report["poor"] = str(error)

@@ -51,7 +51,7 @@ def test_training_pays_for_the_queries_once(tmp_path: Path, how: dict[str, int])
 
 
 def test_a_second_run_on_the_same_ledger_pays_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.sqlite"
+    file = tmp_path / "labels.ledger"
     first = data(ensemble(dt.PrivacyLedger(file))).label()
     again = ensemble(dt.PrivacyLedger(file))
     assert torch.equal(data(again).label(), first)

@@ -178,9 +178,26 @@ def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
 
 
+# Exact prices, which take one guarantee and nothing else.
+ONE_GUARANTEE: dict[str, Callable[[Any], Any]] = {
+    "exact_self_bounding_delta": lambda teacher: dt.exact_self_bounding_delta(teacher, 0.1, teachers=3, allowance=1.0),
+    "exact_self_bounding_epsilon": lambda teacher: dt.exact_self_bounding_epsilon(
+        teacher, 1e-5, teachers=3, allowance=1.0
+    ),
+}
+
+
 def test_every_public_function_with_a_teacher_is_tried() -> None:
     functions = {name: getattr(dt, name) for name in dt.__all__ if inspect.isfunction(getattr(dt, name))}
-    assert {name for name, call in functions.items() if "teacher" in inspect.signature(call).parameters} == set(CALLS)
+    with_teacher = {name for name, call in functions.items() if "teacher" in inspect.signature(call).parameters}
+    assert with_teacher == {*CALLS, *ONE_GUARANTEE}
+
+
+@pytest.mark.parametrize("call", ONE_GUARANTEE.values(), ids=ONE_GUARANTEE.keys())
+def test_where_one_guarantee_is_asked_a_sequence_is_refused(call: Callable[[Any], Any]) -> None:
+    for teacher in (UNLIKE, [WEAKEST] * 3):
+        with pytest.raises(InvalidArgument, match=r"^teacher must be a PrivacyGuarantee"):
+            call(teacher)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())

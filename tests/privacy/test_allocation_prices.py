@@ -221,7 +221,8 @@ def test_unequal_weights():
 runs = st.tuples(st.floats(0.6, 20.0), st.floats(0.001, 1.0), st.integers(1, 300))
 
 
-@settings(max_examples=3, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None)
 @given(run=runs, teachers=st.integers(1, 40), overlap=st.integers(1, 4), delta=st.sampled_from([1e-3, 1e-5, 1e-8]))
 def test_never_more_than_without_secrecy_and_monotone(run, teachers, overlap, delta):
     noise, rate, steps = run

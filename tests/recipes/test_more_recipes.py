@@ -104,7 +104,7 @@ def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tabular = recipe("07_tabular")
     first = tabular.main(tmp_path, teachers=3)
     assert first > 0.7  # always the larger class: 0.6
-    ledger = dt.PrivacyLedger(tmp_path / "labels.sqlite")
+    ledger = dt.PrivacyLedger(tmp_path / "labels.ledger")
     assert ledger.count == 100
     assert tabular.main(tmp_path, teachers=3) > 0.7
     assert ledger.count == 100  # asked again, it is free
@@ -148,8 +148,8 @@ def test_students_by_label_source_and_kind(tmp_path: Path, capsys: pytest.Captur
         assert all(row[source]["labels"] == results["VAT"][source]["labels"] for source in students.SOURCES)
         assert all(0 <= accuracy <= 1 for source in row.values() for accuracy in source["student"])
     for name, most in (("darrm-optimal", 40), ("gnmax-exact", 40), ("noise-free", 0)):
-        assert dt.PrivacyLedger(run / "study" / "ledgers" / f"{name}.sqlite").count <= most
-    assert dt.PrivacyLedger(run / "ledgers" / "darrm-optimal.sqlite").count == 20
+        assert dt.PrivacyLedger(run / "study" / "ledgers" / f"{name}.ledger").count <= most
+    assert dt.PrivacyLedger(run / "ledgers" / "darrm-optimal.ledger").count == 20
     assert students.main([*command, *STUDENTS_OF_ONE_RUN]) == 2
     assert "has its own settings; --data, --limit" in capsys.readouterr().err
 

@@ -39,7 +39,7 @@ def answers(file: Path) -> dict[str, int]:
 
 def paid(run: Path) -> dict[str, int]:
     """Labels in each ledger."""
-    return {file.stem: len(answers(file)) for file in sorted((run / "ledgers").glob("*.sqlite"))}
+    return {file.stem: len(answers(file)) for file in sorted((run / "ledgers").glob("*.ledger"))}
 
 
 def stamps(run: Path) -> dict[str, int]:
@@ -213,7 +213,7 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept, answered = stamps(run), {}
-    for file in (run / "ledgers").glob("*.sqlite"):
+    for file in (run / "ledgers").glob("*.ledger"):
         answered[file.stem] = answers(file)
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
@@ -222,7 +222,7 @@ def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     assert len(after) == 6
     assert set(paid(run).values()) == {20}
     for name, labels in answered.items():
-        assert labels.items() <= answers(run / "ledgers" / f"{name}.sqlite").items()
+        assert labels.items() <= answers(run / "ledgers" / f"{name}.ledger").items()
 
 
 @pytest.mark.slow

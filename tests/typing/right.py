@@ -23,7 +23,7 @@ def label(models: Sequence[nn.Module], images: Tensor) -> Tensor:
     profile = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
     epsilon: float = profile.epsilon(1e-4)
     mechanism = dt.DaRRM(noise_for(len(models), epsilon))
-    ledger = dt.PrivacyLedger("labels.sqlite", budget=PrivacyGuarantee(epsilon=1.0, delta=1e-4))
+    ledger = dt.PrivacyLedger("labels.ledger", budget=PrivacyGuarantee(epsilon=1.0, delta=1e-4))
     ensemble = dt.PrivateMajorityEnsemble(list(models), mechanism, profiles=[profile] * len(models), ledger=ledger)
     labels: Tensor = ensemble(images)
     spent: int = ensemble.ledger.count

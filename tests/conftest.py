@@ -1,0 +1,9 @@
+"""What all tests have in common."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# The same examples in every run, however slow the machine is: a failure can be repeated, and time is no failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
