@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument
 from ..mechanisms import ExponentialMechanism, Mechanism, PermuteAndFlip, RandomizedPlurality
 from ..noise.plurality_priors import PluralityPrior
@@ -307,6 +308,7 @@ def check_kind(kind: str, name: str = "kind") -> Family:
     return FAMILIES[kind]
 
 
+@checked
 def strongest_mechanism(
     kind: str,
     *,

@@ -14,6 +14,7 @@ from typing import Any
 
 from scipy import optimize
 
+from ..arguments import checked
 from ..errors import DarrmError, check_integer, check_number
 from ..mechanisms import NoiseFreeMajority
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
@@ -112,10 +113,12 @@ class Plan(Request):
         """The recommendation; None when nothing keeps the targets."""
         return self.rows[0] if self.rows and self.rows[0].meets else None
 
+    @checked
     def at(self, epsilon: float) -> Plan:
         """The same question at another ``epsilon`` of all labels (or of one); with two targets both are scaled."""
         return _solved(self._scaled(epsilon / self.targets[-1].epsilon))
 
+    @checked
     def costs(
         self, agreement: float, *, on_progress: Callable[[str], None] = lambda name: None
     ) -> tuple[tuple[str, float], ...]:
@@ -146,6 +149,7 @@ class Plan(Request):
                 cheapest[family.kind, family.rests_on] = cost
         return tuple(sorted(cheapest.values(), key=lambda pair: pair[1]))
 
+    @checked
     def teachers_needed(self, agreement: float, *, on_progress: Callable[[], None] = lambda: None) -> TeachersNeeded:
         """What the teachers would have to be for a strategy that rests on them to agree so often, all else unchanged.
 
@@ -232,6 +236,7 @@ class Plan(Request):
         return None if least is None else (names[least], least)
 
 
+@checked
 def plan(
     *,
     teachers: int,

@@ -9,7 +9,10 @@ from typing import Any, TypeVar
 
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
+from ..mechanisms.base import MOST_LABELS
 from ..mechanisms.gaussian import pure_composition
+from ..mechanisms.plurality import MOST_CLASSES
+from ..noise.grid import MOST_TEACHERS
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
 from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
 from ..noise.regions import check_overlap, check_target, teacher_profile
@@ -61,8 +64,8 @@ class Request:
     allocation: RandomAllocation | None = None
 
     def __post_init__(self) -> None:
-        count = check_integer("teachers", self.teachers, low=1)
-        classes = check_integer("classes", self.classes, low=2)
+        count = check_integer("teachers", self.teachers, low=1, high=MOST_TEACHERS)
+        classes = check_integer("classes", self.classes, low=2, high=MOST_CLASSES)
         for name in ("label_target", "total_target"):
             if getattr(self, name) is not None:
                 check_target(getattr(self, name), name)
@@ -78,7 +81,7 @@ class Request:
             "classes": classes,
             "teacher": PrivacyProfile.non_private() if self.teacher is None else teacher_profile(self.teacher, count),
             "overlap": overlap,
-            "labels": check_integer("labels", self.labels, low=1),
+            "labels": check_integer("labels", self.labels, low=1, high=MOST_LABELS),
             "allowance": None
             if self.allowance is None
             else check_number("allowance", self.allowance, low=1e-6, high=math.inf, high_open=True),
