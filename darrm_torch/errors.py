@@ -35,7 +35,7 @@ class InvalidArgument(DarrmError):
 
     def __init__(self, name: str, expected: str, got: Any, cure: str = "") -> None:
         self.name, self.expected, self.got, self.cure = name, expected, got, cure
-        message = f"{name} must be {expected}, got {got!r}"
+        message = f"{name} must be {expected}, got {_shown(got)}"
         super().__init__(f"{message}. {cure}" if cure else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,10 +67,19 @@ class LedgerError(DarrmError):
     """A ledger cannot be used: it is damaged or read-only, or belongs to other teachers or to another mechanism."""
 
 
+def _shown(value: Any) -> str:
+    """``value`` as an error shows it, shortened."""
+    try:
+        text = repr(value)
+    except Exception:  # a huge integer, or a tensor that cannot be printed
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= 500 else f"{text[:500]}..."
+
+
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
     """``value`` as ``int`` in ``[low, high]``, otherwise :class:`InvalidArgument`. Booleans and floats are refused."""
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    if isinstance(value, bool):
+    if isinstance(value, bool) or getattr(value, "ndim", False):
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = operator.index(value)
@@ -96,7 +105,7 @@ def check_number(
     A closed infinite bound admits that infinity. Use an open one to require finite numbers.
     """
     expected = f"a number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-    if isinstance(value, (bool, str, bytes)):
+    if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", False):
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = float(value)

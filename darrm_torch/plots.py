@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DarrmError, InvalidArgument, check_integer
+from .arguments import checked
+from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .labels.ledger import PrivacyLedger
 from .mechanisms import DaRRM, Mechanism
+from .mechanisms.plurality import MOST_CLASSES
 from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction
+from .noise.grid import MOST_TEACHERS
 from .noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from .noise.regions import Teacher, check_overlap, teacher_profile
 from .noise.self_bounding import SelfBoundingCertificate
@@ -49,6 +52,7 @@ _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
 _LISTED = 1000  # up to this number of histograms all are evaluated; otherwise this number is sampled
 
 
+@checked
 def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
     """Plots gamma against the votes; the title states the certificate and its margin.
 
@@ -82,6 +86,7 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
     return _finished(axes, legend=bool(drawn) or label != "gamma")
 
 
+@checked
 def plot_plurality(
     mechanism: Mechanism,
     *,
@@ -116,8 +121,8 @@ def plot_plurality(
     axes = _axes(axes)
     from matplotlib.patches import Patch
 
-    count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1)
-    kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2)
+    count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1, high=MOST_TEACHERS)
+    kinds = check_integer("classes", mechanism.classes if classes is None else classes, low=2, high=MOST_CLASSES)
     parts = check_plurality_prior(prior)
     listed = listed_votes(parts, teachers=count, classes=kinds)
     if listed is not None:
@@ -166,6 +171,7 @@ def _proof(noise: NoiseFunction | Mechanism) -> str:
     return "No certificate: nothing is proven"
 
 
+@checked
 def plot_label_profile(
     noise: NoiseFunction | Mechanism,
     teacher: Teacher,
@@ -201,6 +207,7 @@ def plot_label_profile(
     if overlap is None:
         overlap = getattr(noise.certificate or noise, "overlap", None)
     overlap = check_overlap(overlap, teachers)
+    check_integer("points", points, low=2, high=10_000)
     axes = _axes(axes)
     published = profile.compose(overlap)
     reach = published.epsilon(max(1e-6, 2 * published.delta(50.0)))
@@ -237,6 +244,7 @@ def plot_label_profile(
     return _finished(axes)
 
 
+@checked
 def plot_frontier(
     plan: Plan,
     epsilons: Iterable[float] | None = None,
@@ -258,8 +266,13 @@ def plot_frontier(
     Raises:
         DarrmError: matplotlib is not installed.
     """
+    axes = _axes(axes)
     target = plan.targets[-1]
-    grid = np.geomspace(target.epsilon / 4, target.epsilon * 4, 13) if epsilons is None else sorted(epsilons)
+    grid = (
+        np.geomspace(target.epsilon / 4, target.epsilon * 4, 13)
+        if epsilons is None
+        else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
+    )
     curves: dict[str, list[tuple[float, float]]] = {}
     drawn_as: dict[str, tuple[str, bool]] = {}  # a look for each kind, hollow where training is counted, too
     for epsilon in map(float, grid):
@@ -270,7 +283,6 @@ def plot_frontier(
                 drawn_as[name] = name if part else row.kind, row.rests_on == "both"
                 curves.setdefault(name, []).append((epsilon, row.agreement))
         on_progress(epsilon)
-    axes = _axes(axes)
     looks = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(_looks()), strict=False))
     drawn = sorted(curves.items())
     for number, (name, pairs) in enumerate(drawn):
@@ -303,6 +315,7 @@ def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) 
     return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)
 
 
+@checked
 def plot_ledger(
     ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
 ) -> Any:
@@ -356,6 +369,8 @@ def plot_ledger(
 
 def _axes(axes: Any) -> Any:
     if axes is not None:
+        if not hasattr(axes, "get_lines"):
+            raise InvalidArgument("axes", "matplotlib Axes or None", axes)
         return axes
     try:
         from matplotlib.figure import Figure

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..mechanisms.base import MOST_VOTES, Mechanism
@@ -51,6 +52,7 @@ class Audit:
     worst_case: str
 
 
+@checked
 def audit(
     mechanism: Mechanism,
     *,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from . import label, ledger, noise, plan, recipe, student, teachers, verify
+from . import design, label, ledger, noise, plan, recipe, student, teachers, verify
 from .parser import Command, one_of
 from .running import run_command
 
@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, Command] = {
     "demo": recipe.DEMO,
     "plan": plan.COMMAND,
+    "design": design.COMMAND,
     "noise": noise.COMMAND,
     "verify": verify.COMMAND,
     "teachers": teachers.COMMAND,

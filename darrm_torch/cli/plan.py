@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .label import options_for
-from .parser import Command, UsageError
+from .parser import Command, UsageError, one_of
 from .promises import add_common, add_teacher, read_teacher
 from .showing import check_figure, fill, print_json, progress, save_figure
 from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
@@ -26,6 +26,12 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {OF_MANY} (default: several)"
     )
+    parser.add_argument(
+        "--allocation",
+        type=one_of("random"),
+        metavar="random",
+        help="each record drew its --overlap shards (then 1 by default) at random and in secret",
+    )
     parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
     parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
     parser.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="what all may cost together")
@@ -41,6 +47,7 @@ def _run(chosen: Any) -> int:
     from ..noise.regions import check_overlap
     from ..planning.families import families
     from ..planning.ranking import plan
+    from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import format_bound
 
     if chosen.label_target is None and chosen.total_target is None:
@@ -54,6 +61,9 @@ def _run(chosen: Any) -> int:
         raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
     check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
     check_overlap(chosen.overlap, chosen.teachers)
+    allocation = None
+    if chosen.allocation is not None:
+        allocation = RandomAllocation(teachers=chosen.teachers, overlap=chosen.overlap or 1)
     check_integer("--labels", chosen.labels, low=1)
     if chosen.agreement is not None:
         check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
@@ -67,11 +77,12 @@ def _run(chosen: Any) -> int:
             teachers=chosen.teachers,
             classes=chosen.classes,
             teacher=teacher,
-            overlap=chosen.overlap,
+            overlap=chosen.overlap if allocation is None else None,
             labels=chosen.labels,
             label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
+            allocation=allocation,
             on_progress=lambda name: bar.update(),
         )
     costs, needed = None, None
@@ -88,7 +99,7 @@ def _run(chosen: Any) -> int:
         with progress(13, "figure") as bar:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
-    label_options = options_for(answer)
+    label_options = options_for(answer) if allocation is None else None  # they would say nothing of the allocation
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy
 from .ensemble import PrivateMajorityEnsemble
 from .voting import checked_inputs, input_digests
@@ -43,6 +44,7 @@ class DistributedEnsemble(nn.Module):
         UnprovenPrivacy: the ranks have different teachers, promises, mechanisms or rules.
     """
 
+    @checked
     def __init__(
         self,
         ensemble: PrivateMajorityEnsemble,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
@@ -24,7 +25,7 @@ from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
 from ..teachers.allocations import check_constants, check_slices, settled_allocation
-from ..teachers.checkpoints import weights_digest
+from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_overlap, check_weights
 from ..teachers.reading import read_teachers
@@ -73,6 +74,7 @@ class PrivateMajorityEnsemble(nn.Module):
         LedgerError: the ledger belongs to other teachers, other promises, another mechanism or other rules.
     """
 
+    @checked
     def __init__(
         self,
         models: Iterable[nn.Module],
@@ -89,6 +91,8 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__init__()
         models = list(models)
         count = check_integer("the number of models", len(models), low=1)
+        for model in models:
+            unwrap_module(model, "models")
         check_different(models)
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
@@ -120,7 +124,7 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
         self.profiles = tuple(profiles)
         if ledger is None:
-            warnings.warn(_IN_MEMORY, stacklevel=2)
+            warnings.warn(_IN_MEMORY, stacklevel=3)
         self.ledger = PrivacyLedger() if ledger is None else ledger
         self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
@@ -146,6 +150,7 @@ class PrivateMajorityEnsemble(nn.Module):
             self.ledger.note("noise", mechanism.noise.to_json())
 
     @classmethod
+    @checked
     def from_opacus(
         cls,
         models: Iterable[nn.Module],
@@ -315,6 +320,7 @@ class PrivateMajorityEnsemble(nn.Module):
         self._teachers.check(inputs, everyone)
         return self._teachers.votes(inputs, everyone)
 
+    @checked
     def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
         """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
 
@@ -322,7 +328,9 @@ class PrivateMajorityEnsemble(nn.Module):
             inputs: ``(B, ...)``.
             teachers: the numbers of the teachers that vote; ``None``: all.
         """
-        inputs, numbers = checked_inputs(inputs), range(len(self._teachers)) if teachers is None else teachers
+        inputs, most = checked_inputs(inputs), len(self._teachers) - 1
+        numbers = range(most + 1) if teachers is None else teachers
+        numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         return nn.functional.one_hot(self._teachers.votes(inputs, numbers), classes).sum(dim=0)
 
@@ -337,7 +345,7 @@ class PrivateMajorityEnsemble(nn.Module):
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
         An input is identified by its shape and its values as float32, integers as integers, see
-        :func:`~darrm_torch.labels.voting.input_digests`. Nothing that this raises depends on the teachers' weights.
+        ``darrm_torch.labels.voting.input_digests``. Nothing that this raises depends on the teachers' weights.
 
         Raises:
             InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;
@@ -368,6 +376,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 "If it can be in fewer, pass overlap=...: labels then cost less"
             ) from None
 
+    @checked
     def check_budget(self, batches: Iterable[Tensor]) -> None:
         """Check that labels for all these inputs fit in the ledger's budget. Draws and charges nothing.
 
@@ -379,10 +388,12 @@ class PrivateMajorityEnsemble(nn.Module):
         with self._overlap_hint():
             self.ledger.check(keys)
 
+    @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
         return total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
 
+    @checked
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
         """What was released, what one label and all labels cost, by which argument, under which assumptions.
 
@@ -422,6 +433,7 @@ class PrivateMajorityEnsemble(nn.Module):
                     raise UnprovenPrivacy(f"{name} of this state_dict is not the weight of the teacher. {_OTHERS}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    @checked
     def set_extra_state(self, state: dict[str, str]) -> None:
         """Refuse weights that do not belong to the profiles, the noise and the ledger of this ensemble."""
         different = [name for name, value in self._identity.items() if state.get(name) != value]

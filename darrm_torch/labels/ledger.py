@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import IO, Any, NamedTuple
 
+from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
@@ -82,6 +83,7 @@ class PrivacyLedger:
 given out; 0 more labels fit
     """
 
+    @checked
     def __init__(
         self,
         path: str | os.PathLike[str] = ":memory:",
@@ -115,6 +117,7 @@ given out; 0 more labels fit
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
+    @checked
     def bind(self, identity: Mapping[str, str], cost: Cost | None = None) -> None:
         """Bind the ledger to teachers, a mechanism and rules; the first call fixes them.
 
@@ -133,18 +136,21 @@ given out; 0 more labels fit
         if cost is not None:
             self._set_cost(cost)
 
+    @checked
     def differences(self, identity: Mapping[str, str]) -> list[str]:
         """The names in ``identity`` under which the ledger is bound to something else."""
         with self._reading():
             kept = self._facts.get("identity", identity)
         return sorted(name for name in kept.keys() | identity.keys() if kept.get(name) != identity.get(name))
 
+    @checked
     def bound(self, name: str) -> str | None:
         """What the ledger is bound to under a name, such as ``"mechanism"``; ``None`` if nothing."""
         with self._reading():
             value = self._facts.get("identity", {}).get(name)
         return None if value is None else str(value)
 
+    @checked
     def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int]]) -> list[int]:
         """The label of each key: the stored one if there is one, else a new one, which is charged.
 
@@ -173,6 +179,7 @@ given out; 0 more labels fit
                 self._commit({"time": moment, "labels": {k.hex(): one for k, one in zip(new, drawn, strict=True)}})
             return [self._answers[key] for key in keys]
 
+    @checked
     def check(self, keys: Sequence[bytes]) -> None:
         """Check that all these keys could be answered now; charges nothing.
 
@@ -183,6 +190,7 @@ given out; 0 more labels fit
         with self._reading():
             self._check_budget(len(set(keys) - self._answers.keys()))
 
+    @checked
     def note(self, name: str, text: str | None = None) -> str | None:
         """The first text that was noted under this name; ``text`` becomes it if there is none. Decides nothing.
 
@@ -230,12 +238,16 @@ given out; 0 more labels fit
             "older copy of one of them is noticed; older copies of both, restored together, are not."
         )
 
+    @checked
     def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:
         """The cost of the labels so far, or of ``labels`` labels; ``None`` if no cost is known."""
-        return None if self._cost is None else total_cost(self._cost, self.count if labels is None else labels)
+        labels = self.count if labels is None else check_integer("labels", labels, low=0, high=2**53)
+        return None if self._cost is None else total_cost(self._cost, labels)
 
+    @checked
     def left(self, most: int) -> int:
         """How many new labels, up to ``most``, still fit in the budget."""
+        check_integer("most", most, low=0)
         budget, count = self.budget, self.count
         if budget is None:
             return most
@@ -264,6 +276,8 @@ given out; 0 more labels fit
 
         Written entry by entry, so that memory does not grow with the ledger.
         """
+        if not hasattr(stream, "write"):
+            raise InvalidArgument("stream", "a text file that is open for writing", stream)
         stream.write(json.dumps(self.report(), indent=2)[:-2] + ',\n  "charges": [')
         number = 0
         for entry in self._entries.entries():

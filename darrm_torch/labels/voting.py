@@ -83,6 +83,7 @@ class VotingTeachers(nn.ModuleList):
     @torch.no_grad()
     def votes(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor:
         """Votes ``(len(numbers), B)`` int64 of these teachers; a vote for each of them, whatever they return."""
+        checked_inputs(inputs)
         for module in self.modules():  # a parent may have been set to train, or a teacher may override train()
             if module.training:
                 module.training = False
@@ -155,7 +156,7 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
     if classes is None:
         return None
     if isinstance(classes, int):
-        return tuple(range(check_integer("classes", classes, low=2)))
+        return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
     numbers = tuple(check_integer("classes", number, low=0) for number in classes)
     if len(numbers) < 2 or len(set(numbers)) < len(numbers):
         raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
@@ -170,6 +171,7 @@ def _plain_copy(model: nn.Module) -> nn.Module:
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:
             handle.remove()
+    for module in hooked:  # one may hold another, where the wrapper is inside the user's own module
         for part in module.modules():
             for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
                 vars(part).pop(name, None)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
-from ..errors import check_integer, check_number
+from ..errors import InvalidArgument, check_integer, check_number
 
 __all__ = ["Consistency", "FixMatch", "VirtualAdversarialTraining"]
 
@@ -82,7 +82,14 @@ class VirtualAdversarialTraining:
         return inputs
 
     def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
-        """Mean over the batch."""
+        """Mean over the batch.
+
+        Raises:
+            InvalidArgument: not a batch of floating-point inputs, or an empty one.
+        """
+        if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.dim() < 2 or not len(inputs):
+            got = f"{inputs.dtype} of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs)
+            raise InvalidArgument("inputs", "floats (B, ...), one input or more", got)
         log_p = F.log_softmax(student(inputs), dim=1)
         with _statistics_kept(student):
             change = self.radius * self.direction(student, inputs, log_p.detach())
@@ -128,8 +135,20 @@ def _statistics_kept(student: nn.Module) -> Iterator[None]:
             layer.track_running_stats = True
 
 
+def _image(image: Tensor) -> Tensor:
+    """The image, if the default transforms are built for it: others they would change into something else, silently."""
+    colours = image.shape[0] if image.dim() == 3 else 0
+    if colours not in (1, 3) or not image.is_floating_point() or not ((image >= 0) & (image <= 1)).all():
+        cure = (
+            "Divide bytes by 255. Give other images weak= and strong=; use VirtualAdversarialTraining for other inputs."
+        )
+        got = f"{image.dtype} of shape {tuple(image.shape)}"
+        raise InvalidArgument("inputs", "images (B, 1 or 3, height, width), floats in [0, 1]", got, cure)
+    return image
+
+
 def _shift() -> Any:
-    return v2.RandomAffine(degrees=0, translate=(0.125, 0.125))
+    return v2.Compose([_image, v2.RandomAffine(degrees=0, translate=(0.125, 0.125))])
 
 
 def _distortion() -> Any:
@@ -161,6 +180,9 @@ class FixMatch:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("weak", "strong"):
+            if not callable(getattr(self, name)):
+                raise InvalidArgument(name, "a function from an image to an image", getattr(self, name))
         check_number("threshold", self.threshold, low=0, high=1)
         _weight("weight", self.weight)
 
@@ -178,4 +200,6 @@ class FixMatch:
 
 
 def _each(transform: Transform, images: Tensor) -> Tensor:
+    if not isinstance(images, Tensor) or not images.dim() or not len(images):
+        raise InvalidArgument("inputs", "a batch of images, one or more", type(images).__name__)
     return torch.stack([transform(image) for image in images])

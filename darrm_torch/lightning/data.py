@@ -11,6 +11,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer
 from ..labels.ensemble import PrivateMajorityEnsemble
 
@@ -44,6 +45,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         InvalidArgument: more queries than public inputs, or nothing left for unlabelled batches.
     """
 
+    @checked
     def __init__(
         self,
         ensemble: PrivateMajorityEnsemble,
@@ -73,7 +75,8 @@ class PrivateLabelDataModule(L.LightningDataModule):
             if queries == len(self._public):
                 raise InvalidArgument("queries", "fewer than the public inputs, for unlabelled batches", queries)
         self.unlabelled_batch_size = unlabelled_batch_size
-        order = torch.randperm(len(self._public), generator=torch.Generator().manual_seed(seed)).tolist()
+        generator = torch.Generator().manual_seed(check_integer("seed", seed, low=0, high=2**63 - 1))
+        order = torch.randperm(len(self._public), generator=generator).tolist()
         self.queries: list[int] = order[:queries]
         self.unlabelled: list[int] = order[queries:]
         self._labels: Tensor | None = None

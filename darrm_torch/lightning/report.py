@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 
+from ..arguments import checked
 from ..labels.ensemble import PrivateMajorityEnsemble
 
 __all__ = ["PrivacyReport"]
@@ -19,6 +20,7 @@ class PrivacyReport(L.Callback):
     ``weights_only=True``, and holds no teacher, no vote and none of the mechanism's randomness.
     """
 
+    @checked
     def __init__(self, ensemble: PrivateMajorityEnsemble) -> None:
         self._ensemble = ensemble
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms import Mechanism
 from ..noise.plurality_priors import PluralityVotes
@@ -51,6 +52,7 @@ class StudentModule(L.LightningModule):
             test: a label that is no class, or a backbone with another number of outputs.
     """
 
+    @checked
     def __init__(
         self,
         backbone: nn.Module,
@@ -64,6 +66,8 @@ class StudentModule(L.LightningModule):
         super().__init__()
         self.classes = check_integer("classes", classes, low=2)
         self.backbone = backbone
+        if consistency is not None and not (hasattr(consistency, "loss") and hasattr(consistency, "augment")):
+            raise InvalidArgument("consistency", "one like FixMatch() or VirtualAdversarialTraining()", consistency)
         self.consistency = consistency
         self.transition: Tensor | None
         self.register_buffer("transition", _checked_transition(transition, classes), persistent=False)
@@ -133,7 +137,9 @@ class StudentModule(L.LightningModule):
 def _checked_transition(transition: Any, classes: int) -> Tensor | None:
     if transition is None:
         return None
-    matrix = torch.as_tensor(transition, dtype=torch.float32)
+    if not isinstance(transition, Tensor) or not transition.is_floating_point() or transition.is_meta:
+        raise InvalidArgument("transition", f"a floating-point tensor ({classes}, {classes})", transition)
+    matrix = transition.detach().float()
     if matrix.shape != (classes, classes):
         raise InvalidArgument("transition", f"of shape ({classes}, {classes})", tuple(matrix.shape))
     if not bool((matrix >= 0).all()) or not torch.allclose(matrix.sum(dim=1), torch.ones(classes), atol=1e-5):
@@ -144,6 +150,7 @@ def _checked_transition(transition: Any, classes: int) -> Tensor | None:
     return matrix.clone()
 
 
+@checked
 def label_transition(mechanism: Mechanism, *, teachers: int, prior: Prior | PluralityVotes, classes: int = 2) -> Tensor:
     """The distribution of a mechanism's label for each right label, if the votes follow the prior.
 

@@ -159,6 +159,7 @@ class Mechanism(ABC):
 
     def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
         """A phrase that names the argument by which :meth:`guarantee` holds for the same arguments."""
+        labels, _, _ = check_request(labels, delta, overlap)
         theorem = f"by the theorem of {type(self).__name__}"
         return theorem if labels == 1 else f"{theorem} for one label, and composition of {labels}"
 
@@ -172,6 +173,9 @@ class Mechanism(ABC):
             teachers: K; may be left out where the mechanism knows it.
             overlap: r, the largest number of teachers that have a record in their training data; ``None``: all K.
         """
+        check_request(1, None, overlap)
+        if teachers is not None:
+            self._teacher_count(teachers)
         return math.inf
 
     def describe(self) -> dict[str, Any]:

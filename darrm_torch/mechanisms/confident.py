@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import check_number
 from ..privacy.guarantees import PrivacyGuarantee
@@ -52,6 +53,7 @@ class ConfidentGNMax(GaussianCounts):
             self._validate(name, low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
+    @checked
     def calibrated(
         cls,
         target: PrivacyGuarantee,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import ndimage
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..noise.function import NoiseFunction
@@ -22,6 +23,7 @@ from .gaussian import pure_composition
 __all__ = ["DaRRM"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class DaRRM(Mechanism):
     """DaRRM (Algorithm 1 of the paper): the majority with probability gamma(l), otherwise a fair coin.

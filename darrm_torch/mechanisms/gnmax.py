@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
@@ -144,6 +145,7 @@ class GNMax(GaussianCounts):
         self._validate("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
+    @checked
     def calibrated(
         cls,
         target: PrivacyGuarantee,

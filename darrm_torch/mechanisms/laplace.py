@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..bisection import last_true
 from ..errors import InvalidArgument
@@ -50,6 +51,7 @@ class LNMax(PureLabels, NoisyCounts):
         self._validate("scale", low=_SMALLEST_SCALE, high=_LARGEST_SCALE)
 
     @classmethod
+    @checked
     def calibrated(
         cls,
         target: PrivacyGuarantee,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from ..arguments import as_array, checked
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_number
 from ..privacy.guarantees import format_bound
@@ -116,6 +117,7 @@ class DataDependentGuarantee:
         return f"{text}, except with chance {format_bound(self.failure, 1)}"
 
 
+@checked
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DataDependentLoss:
     """The cost, on these votes, of the labels that ``mechanism`` gave for ``counts``.
@@ -150,16 +152,14 @@ class DataDependentLoss:
 
     def renyi(self, orders: npt.ArrayLike) -> FloatArray:
         """The Renyi cost of all labels at each order above 1, (N,) float64: sensitive."""
-        try:
-            orders = np.asarray(orders, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise InvalidArgument("orders", "numbers above 1", orders) from None
+        orders = as_array("orders", orders, "finite numbers above 1").astype(np.float64)
         if not np.all((orders > 1) & np.isfinite(orders)):
             raise InvalidArgument("orders", "finite numbers above 1", orders)
         log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))
         costs = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)
         return np.asarray(costs.sum(axis=0))
 
+    @checked
     def guarantee(self, *, delta: float) -> DataDependentGuarantee:
         """The smallest epsilon at ``delta`` over many orders, or the mechanism's own for all votes: sensitive."""
         delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
@@ -172,6 +172,7 @@ class DataDependentLoss:
             epsilon, order = worst_case, None
         return DataDependentGuarantee(epsilon=epsilon, delta=delta, order=order, sensitive=True)
 
+    @checked
     def sanitised(
         self, *, delta: float, order: float, share: float = 0.1, failure: float = 1e-6
     ) -> DataDependentGuarantee:

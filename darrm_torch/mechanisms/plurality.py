@@ -23,9 +23,9 @@ from .base import MOST_VOTES, Mechanism, check_request
 from .gaussian import pure_composition
 from .sampling import RandomBits, fair_argmax
 
-__all__ = ["SelfBoundingPlurality", "VotePrivatePlurality"]
+__all__ = ["MOST_CLASSES", "SelfBoundingPlurality", "VotePrivatePlurality"]
 
-_MOST_CLASSES = 10_000
+MOST_CLASSES = 10_000
 _LISTED = 350  # the most histograms of all votes for which the allowance of a sample is computed on them
 
 
@@ -44,7 +44,7 @@ class _Plurality(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._validate("teachers", check_integer, low=1, high=MOST_VOTES)
-        self._validate("classes", check_integer, low=2, high=_MOST_CLASSES)
+        self._validate("classes", check_integer, low=2, high=MOST_CLASSES)
         count, classes, sample = self.teachers, self.classes, self.sample
         if sample is None:
             sample = votes_within(self._most_histograms, votes=count, classes=classes)

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..arrays import FloatArray
 from ..bisection import last_true
 from ..errors import PrivacyViolation, check_number
@@ -113,6 +114,7 @@ class Certificate:
         return self.bound - self.loss
 
 
+@checked
 def certify(
     gamma: npt.ArrayLike,
     *,
@@ -246,6 +248,7 @@ def _composes(gamma: FloatArray, *, region: Region, overlap: int, target: Privac
     return smallest == 0
 
 
+@checked
 def label_profile(gamma: npt.ArrayLike, *, teachers: int, teacher: Teacher, overlap: int | None = None) -> LabelProfile:
     """The privacy profile of one label of ``gamma``: its exact cost, up to rounding.
 

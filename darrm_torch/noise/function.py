@@ -15,18 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import as_array, checked
 from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from .certificate import Certificate, certify_region
-from .grid import GRID, gamma_digest, label_law, on_grid
+from .grid import GRID, MOST_TEACHERS, gamma_digest, label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
 from .regions import Region, Teacher, check_overlap, check_target, teacher_profile
 from .self_bounding import SelfBoundingCertificate, certify_self_bounding
 
+_MOST_STEPS = 10**7  # products of big integers
+
 __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseFunction:
     """The probability gamma(l) of reporting the majority of K teachers at l votes for 1; otherwise a fair coin decides.
@@ -83,7 +87,7 @@ class NoiseFunction:
         Raises:
             InvalidArgument: counts that are not integers in [0, K].
         """
-        votes = np.asarray(counts)
+        votes = as_array("counts", counts, f"integers in [0, {self.teachers}]")
         if votes.dtype.kind not in "iu" or np.any((votes < 0) | (votes > self.teachers)):
             raise InvalidArgument("counts", f"integers in [0, {self.teachers}]", counts)
         return np.asarray(label_law(self.gamma)[votes])
@@ -102,9 +106,10 @@ class NoiseFunction:
         Raises:
             InvalidArgument: another shape, or numbers outside [0, 1].
         """
-        chances = np.asarray(vote_probabilities, dtype=np.float64)
+        expected = f"(..., {self.teachers}) numbers in [0, 1]"
+        chances = as_array("vote_probabilities", vote_probabilities, expected).astype(np.float64)
         if chances.ndim < 1 or chances.shape[-1] != self.teachers or not np.all((chances >= 0) & (chances <= 1)):
-            raise InvalidArgument("vote_probabilities", f"(..., {self.teachers}) numbers in [0, 1]", vote_probabilities)
+            raise InvalidArgument("vote_probabilities", expected, vote_probabilities)
         return np.abs(majority_lead(vote_law(chances)) @ self._withheld) / 2
 
     @property
@@ -112,6 +117,7 @@ class NoiseFunction:
         """1 - gamma(l) for l > K/2."""
         return 1.0 - self.gamma[self.teachers // 2 + 1 :]
 
+    @checked
     def expected_error(self, prior: Prior, *, samples: int = 100_000, seed: int = 0) -> tuple[float, float]:
         """The error averaged over a prior, and its standard error.
 
@@ -121,11 +127,13 @@ class NoiseFunction:
         Raises:
             InvalidArgument: not a prior for two classes, or fewer than 2 samples where it has to draw.
         """
+        check_integer("samples", samples, low=2, high=10**7)
+        check_integer("seed", seed, low=0)
         weights = check_prior(prior).lead_weights(self.teachers)
         if weights is not None:
             return float(weights @ self._withheld) / 2, 0.0
         assert isinstance(prior, IndependentVotes)
-        rng = np.random.default_rng([seed, check_integer("samples", samples, low=2)])
+        rng = np.random.default_rng([seed, samples])
         block = max(1, (1 << 22) // (self.teachers + 1))
         sizes = [min(block, samples - start) for start in range(0, samples, block)]
         errors = np.concatenate([self.error(prior.sample(self.teachers, size, rng)) for size in sizes])
@@ -136,6 +144,7 @@ class NoiseFunction:
         return json.dumps({"gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
 
     @classmethod
+    @checked
     def from_json(cls, text: str) -> NoiseFunction:
         """The noise function that :meth:`to_json` wrote. Its certificate is proven again, never trusted.
 
@@ -193,6 +202,7 @@ def _recertified(gamma: FloatArray, claim: dict[str, Any]) -> Certificate | Self
     return replace(certificate, optimality_gap=claim["optimality_gap"])
 
 
+@checked
 def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     """gamma_Sub: the majority of ``allowance`` teachers drawn without replacement (the paper's Lemma 3.1).
 
@@ -211,8 +221,11 @@ def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     >>> proven.noise.gamma[2:].round(4).tolist(), proven.certificate.allowance
     ([0.3333, 1.0], 1.0)
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=MOST_TEACHERS)
     sample = check_integer("allowance", allowance, low=1, high=count)
+    if count * min(sample, count - sample) > _MOST_STEPS:
+        cure = "The exact binomials would take minutes; self_bounding_noise is better and quick."
+        raise InvalidArgument("allowance", f"at most {_MOST_STEPS // count} for {count} teachers", allowance, cure)
 
     def minority(majority: int) -> Fraction:
         # Samples with a majority of ones, minus those with a majority of zeros; sampled ties cancel.
@@ -227,6 +240,7 @@ def subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     return NoiseFunction(gamma=_least_noise(count, Fraction((sample + 1) // 2), count, minority))
 
 
+@checked
 def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     """gamma_DSub: the majority of ``2 allowance - 1`` teachers (the paper's Theorem 4.1), or of all.
 
@@ -238,11 +252,12 @@ def double_subsampling_noise(*, teachers: int, allowance: int) -> NoiseFunction:
     >>> double_subsampling_noise(teachers=3, allowance=2).gamma.tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=MOST_TEACHERS)
     votes = check_integer("allowance", allowance, low=1, high=count)
     return subsampling_noise(teachers=count, allowance=min(2 * votes - 1, count))
 
 
+@checked
 def constant_noise(
     *,
     teachers: int,
@@ -274,7 +289,7 @@ def constant_noise(
     >>> print(replace(noise, certificate=proof).certificate)  # replace: of dataclasses
     Proven: one label of 11 teachers that are (0.1, 0)-DP is (0.3, 0)-DP, if each record is in the training ...
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=MOST_TEACHERS)
     points = teacher_profile(teacher, count).guarantees()
     if len(points) > 1:
         raise InvalidArgument("teacher", "a promise of one point", points, "Pass one of its guarantees: any is sound.")
@@ -293,6 +308,7 @@ def constant_noise(
     return NoiseFunction(gamma=np.full(count + 1, value))
 
 
+@checked
 def self_bounding_noise(
     *,
     teachers: int,
@@ -316,7 +332,7 @@ def self_bounding_noise(
     >>> self_bounding_noise(teachers=11, allowance=2).gamma[6:].round(4).tolist()
     [0.2, 0.52, 0.76, 0.92, 1.0, 1.0]
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=MOST_TEACHERS)
     m = check_number("allowance", allowance, low=0.0, low_open=True, high=math.inf, high_open=True)
     affected = check_overlap(overlap, count)
     gamma = _least_noise(count, Fraction(m), affected, lambda _: Fraction(0))

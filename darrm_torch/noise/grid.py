@@ -7,11 +7,13 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import as_array
 from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_integer
 
-__all__ = ["GRID", "gamma_digest", "is_monotone", "label_law", "on_grid"]
+__all__ = ["GRID", "MOST_TEACHERS", "gamma_digest", "is_monotone", "label_law", "on_grid"]
 
+MOST_TEACHERS = 100_000  # more take minutes
 GRID = 2**53
 """Noise functions are multiples of 1/GRID, so that 54 random bits draw a label exactly."""
 
@@ -22,11 +24,10 @@ def on_grid(gamma: npt.ArrayLike, teachers: int | None = None) -> FloatArray:
     Raises:
         InvalidArgument: not ``K + 1`` numbers in [0, 1] (K >= 1), or not ``gamma(l) == gamma(K - l)``.
     """
-    expected = "K + 1 numbers" if teachers is None else f"{check_integer('teachers', teachers, low=1) + 1} numbers"
-    try:
-        values = np.array(gamma, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidArgument("gamma", f"{expected} in [0, 1], gamma(0), .., gamma(K)", gamma) from None
+    expected = "K + 1 numbers"
+    if teachers is not None:
+        expected = f"{check_integer('teachers', teachers, low=1, high=MOST_TEACHERS) + 1} numbers"
+    values = as_array("gamma", gamma, f"{expected} in [0, 1], gamma(0), .., gamma(K)").astype(np.float64)
     if values.ndim != 1 or len(values) < 2 or (teachers is not None and len(values) != teachers + 1):
         raise InvalidArgument("gamma", f"{expected}, gamma(0), .., gamma(K)", f"an array of shape {values.shape}")
     if not np.all((values >= 0) & (values <= 1)):

@@ -15,6 +15,7 @@ import highspy
 import numpy as np
 from scipy import sparse
 
+from ..arguments import checked
 from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_integer
 from ..privacy.guarantees import PrivacyGuarantee
@@ -25,14 +26,17 @@ from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_la
 from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_region
 from .worst_case import Losses, worst_losses
 
-__all__ = ["optimize_noise"]
+__all__ = ["MOST_OPTIMIZED", "TOO_MANY", "optimize_noise"]
 
 _TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification removes the rest
 _LEAST_BUDGET = 1e-14  # smallest delta + (e^epsilon - 1) / 2 to solve for: HiGHS accepts no coefficients above 1e15
 _CUTS = 64  # constraints added per round
+MOST_OPTIMIZED = 2_000  # a thousand teachers take ten seconds, two thousand a minute
+TOO_MANY = "The search for more would take minutes. self_bounding_noise and subsampling_noise are quick for many."
 _SAMPLES, _SEED = 3000, 20240  # draws from the prior where the expected error has no closed form
 
 
+@checked
 def optimize_noise(
     *,
     teachers: int,
@@ -72,7 +76,7 @@ def optimize_noise(
     >>> noise.gamma.round(6).tolist()
     [1.0, 0.333333, 0.333333, 1.0]
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=MOST_OPTIMIZED, cure=TOO_MANY)
     if shape not in ("monotone", "free"):
         raise InvalidArgument("shape", '"monotone" or "free"', shape)
     problem = _Problem(

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..arrays import FloatArray
 from ..errors import PrivacyViolation
 from ..privacy.guarantees import format_bound, round_up
@@ -71,6 +72,7 @@ class SelfBoundingCertificate:
         return self.allowance - self.smallest
 
 
+@checked
 def self_bounding_allowance(gamma: npt.ArrayLike, *, teachers: int, overlap: int | None = None) -> float:
     """The smallest m for which ``gamma`` is m-self-bounding, rounded up; at most the overlap, which always suffices.
 

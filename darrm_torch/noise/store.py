@@ -12,18 +12,20 @@ from typing import Any, Literal
 
 import platformdirs
 
+from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import Certificate
 from .function import NoiseFunction
 from .priors import IndependentVotes, Prior, check_prior
-from .program import optimize_noise
+from .program import MOST_OPTIMIZED, TOO_MANY, optimize_noise
 from .regions import Teacher, check_overlap, check_target, teacher_profile
 
 __all__ = ["fetch_noise"]
 
 
+@checked
 def fetch_noise(
     *,
     teachers: int,
@@ -50,7 +52,7 @@ def fetch_noise(
     Raises:
         InvalidArgument: bad input, or a ``cache_dir`` that cannot be written to.
     """
-    count = check_integer("teachers", teachers, low=1)
+    count = check_integer("teachers", teachers, low=1, high=MOST_OPTIMIZED, cure=TOO_MANY)
     profile = teacher_profile(teacher, count)
     arguments: dict[str, Any] = {
         "teachers": count,
@@ -69,7 +71,7 @@ def fetch_noise(
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, DarrmError, ValueError, RecursionError) as reason:
-        warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=2)
+        warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=3)
     noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
     try:
         if cache_dir is None and not folder.is_absolute():
@@ -79,7 +81,7 @@ def fetch_noise(
         if cache_dir is not None:
             expected = "a folder that can be written to"
             raise InvalidArgument("cache_dir", expected, str(cache_dir), str(reason)) from None
-        warnings.warn(f"the noise function is not stored in {folder}: {reason}", stacklevel=2)
+        warnings.warn(f"the noise function is not stored in {folder}: {reason}", stacklevel=3)
     return noise
 
 

@@ -32,12 +32,14 @@ from ..noise.regions import Region
 from ..noise.self_bounding import SelfBoundingCertificate, certify_self_bounding
 from ..privacy.guarantees import PrivacyGuarantee, drop_implied, format_bound
 from ..privacy.profiles import PrivacyProfile
+from .expectation import expected_agreement
 from .request import SLACK, Promised, Request
 from .strategies import Strategy
 
 __all__ = [
     "Build",
     "Text",
+    "agreement",
     "by_strength",
     "explain",
     "explain_noise_free",
@@ -91,12 +93,13 @@ def explain_noise_free(request: Request, row: Strategy) -> str:
     count = min(request.overlap, row.voters)
     affected = "the one teacher" if count == 1 else f"the {count} teachers"
     bound = row.label if request.label_target and row.label.epsilon > request.label_target.epsilon else row.total
-    published = bound.route.key == "publishing"
-    subject = (
-        f"publishing {affected} that one record can affect costs"
-        if published
-        else (f"labels by {request.winner} alone cost")
-    )
+    published = bound.route.key in ("publishing", "allocation")
+    subject = f"labels by {request.winner} alone cost"
+    if bound.route.key == "publishing":
+        subject = f"publishing {affected} that one record can affect costs"
+    elif bound.route.key == "allocation":
+        voters = "the one teacher that votes" if row.voters == 1 else f"all {row.voters} teachers that vote"
+        subject = f"publishing {voters} costs"
     cost = f"{subject} {bound.guarantee}"
     if row.meets:
         why = f"No noise is needed: {cost}, within the target"
@@ -205,45 +208,71 @@ def _goal(request: Request) -> tuple[Prior, str]:
 # --- labels that add up -----------------------------------------------------------------------------------------------
 
 
-def self_bounding(request: Request) -> Mechanism:
-    """The least noise with which the labels add up to within the targets."""
-    m = request.allowance
-    if m is None:
-        m = request.strongest(
-            lambda m: Promised(allowance=m), _LEAST, float(request.overlap), tolerance=2.0**-40, slack=1.0
-        )
-        whole = float(round(m))  # a search comes near a whole number without reaching it
-        m = whole if abs(m - whole) < 1e-6 and whole and request.keeps(Promised(allowance=whole)) else m
-    return _self_bounding_noise(request, m) if request.classes == 2 else _table(request, m)
+def self_bounding(request: Request, *, tolerance: float = 2.0**-40) -> Mechanism:
+    """The least noise with which the labels add up to within the targets; its allowance is exact to ``tolerance``."""
+    built, unmet = [], request.unmet()
+    for overlap in request.allowance_overlaps:
+        try:
+            m = request.allowance or _largest_allowance(request, overlap, tolerance)
+        except InvalidArgument as error:
+            unmet = error
+        else:
+            made = _self_bounding_noise(request, m, overlap) if request.classes == 2 else _table(request, m, overlap)
+            built.append(made)
+    if not built:
+        raise unmet
+    return built[0] if len(built) == 1 else max(built, key=lambda one: agreement(request, one)[0])
+
+
+def agreement(request: Request, mechanism: Mechanism) -> tuple[float, float]:
+    """How often a label is what most teachers say, and the standard error of that: :func:`expected_agreement`."""
+    return expected_agreement(mechanism, teachers=request.teachers, classes=request.classes, prior=request.belief)
+
+
+def _largest_allowance(request: Request, overlap: int, tolerance: float) -> float:
+    """The largest allowance, for an overlap of ``overlap``, at which the labels keep the targets."""
+
+    def promised(m: float) -> Promised:
+        return Promised(allowance=m, overlap=overlap)
+
+    m = request.strongest(promised, _LEAST, float(overlap), tolerance=tolerance, slack=1.0)
+    whole = float(round(m))  # a search comes near a whole number without reaching it
+    return whole if abs(m - whole) < 1e-6 and whole and request.keeps(promised(whole)) else m
 
 
 def self_bounding_by_any_proof(request: Request) -> Mechanism:
     """Less noise still, for two classes, where more is proven than that labels add up: by the noise on the votes."""
-    adding_up, most = self_bounding(request), float(request.overlap)
-    m = adding_up.certificate.allowance
+    adding_up = self_bounding(request)
+    m, overlap = adding_up.certificate.allowance, adding_up.certificate.overlap
+    most = float(overlap)
     if request.allowance is not None:
         return adding_up
     if m < _WORTHWHILE:
         raise request.unmet()
     if not isinstance(adding_up, DaRRM) or m >= most:
         return adding_up
-    if not request.keeps(_self_bounding_noise(request, min(1.001 * m, most)), SLACK):
+
+    def noise(m: float) -> DaRRM:
+        return _self_bounding_noise(request, m, overlap)
+
+    if not request.keeps(noise(min(1.001 * m, most)), SLACK):
         return adding_up
-    return _self_bounding_noise(request, request.strongest(lambda m: _self_bounding_noise(request, m), m, most))
+    return noise(request.strongest(noise, m, most))
 
 
-def _self_bounding_noise(request: Request, m: float) -> DaRRM:
-    return DaRRM(self_bounding_noise(teachers=request.teachers, allowance=m, overlap=request.overlap))
+def _self_bounding_noise(request: Request, m: float, overlap: int) -> DaRRM:
+    return DaRRM(self_bounding_noise(teachers=request.teachers, allowance=m, overlap=overlap))
 
 
 def subsampling(request: Request) -> Mechanism:
     """The majority, or the plurality, of the largest sample whose labels keep the targets; for two classes odd."""
     few = votes_within(_SAMPLED, votes=request.teachers, classes=request.classes)  # as many as a table can look up
     sizes = request.sample_sizes(request.teachers if request.classes == 2 else few)
+    overlap = request.allowance_overlaps[0]
 
     def of(sample: int) -> Mechanism:
         if request.classes > 2:
-            return _table(request, float(sample), sample)  # so many teachers' worth: without noise
+            return _table(request, float(sample), overlap, sample)  # so many teachers' worth: without noise
         return DaRRM(subsampling_noise(teachers=request.teachers, allowance=sample), uncertified=True)
 
     def nearly(sample: int) -> Mechanism | Promised:
@@ -251,7 +280,7 @@ def subsampling(request: Request) -> Mechanism:
         plain = of(sample)
         if isinstance(plain, DaRRM):
             return DaRRM(NoiseFunction(gamma=plain.noise.gamma * SLACK**2), uncertified=True)
-        return Promised(allowance=plain.self_bounding_allowance(overlap=request.overlap) * SLACK**2)
+        return Promised(allowance=plain.self_bounding_allowance(overlap=overlap) * SLACK**2, overlap=overlap)
 
     fitting = bisect_left(sizes, True, key=lambda sample: not request.keeps(nearly(sample)))
     if not fitting:
@@ -260,20 +289,20 @@ def subsampling(request: Request) -> Mechanism:
     mechanism = of(sample)
     if not request.keeps(mechanism):
         noisier = nearly(sample)
-        mechanism = _table(request, noisier.allowance, sample) if isinstance(noisier, Promised) else noisier
+        mechanism = _table(request, noisier.allowance, overlap, sample) if isinstance(noisier, Promised) else noisier
     if not isinstance(mechanism, DaRRM):
         return mechanism
-    gamma, cost = mechanism.noise.gamma, mechanism.self_bounding_allowance(overlap=request.overlap)
-    proof = certify_self_bounding(gamma, overlap=request.overlap, allowance=cost)
+    gamma, cost = mechanism.noise.gamma, mechanism.self_bounding_allowance(overlap=overlap)
+    proof = certify_self_bounding(gamma, overlap=overlap, allowance=cost)
     return DaRRM(NoiseFunction(gamma=gamma, certificate=proof))
 
 
-def _table(request: Request, allowance: float, sample: int | None = None) -> SelfBoundingPlurality:
+def _table(request: Request, allowance: float, overlap: int, sample: int | None = None) -> SelfBoundingPlurality:
     return SelfBoundingPlurality(
         teachers=request.teachers,
         classes=request.classes,
         allowance=allowance,
-        overlap=request.overlap,
+        overlap=overlap,
         prior=request.plurality_prior,
         sample=sample,
     )
@@ -359,6 +388,9 @@ def explain(request: Request, row: Strategy) -> str:
     elif isinstance(proof, SelfBoundingCertificate):
         cost = "one teacher does" if proof.allowance == 1 else f"m = {format_bound(proof.allowance, 3)} teachers do"
         text = f"Labels add up, and each costs what {cost}."
+        if row.total is not None and row.total.route.key == "allocation-self-bounding":
+            m = format_bound(proof.allowance, 3)
+            text = f"Labels add up with m = {m} of {request.teachers} teachers, and random allocation hides the record."
     else:
         more = f" and {len(proof.teacher) - 1} more points of their profile" * (len(proof.teacher) > 1)
         text = f"The best noise for one label, certified for teachers that are {proof.teacher[0]}{more}."

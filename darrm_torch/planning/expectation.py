@@ -11,10 +11,13 @@ import math
 import numpy as np
 from scipy import stats
 
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import check_integer
 from ..mechanisms import DaRRM, Mechanism, NoiseFreeMajority, SelfBoundingPlurality, VotePrivatePlurality
+from ..mechanisms.plurality import MOST_CLASSES
 from ..noise.function import subsampling_noise
+from ..noise.grid import MOST_TEACHERS
 from ..noise.histograms import standings, votes_within
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, PluralityVotes
 from ..noise.priors import Prior
@@ -27,6 +30,7 @@ _LISTED_PARTS = 100  # the most where the law of each is a sum over all samples 
 _DRAWN = 1000  # how many are drawn where they are more
 
 
+@checked
 def expected_accuracy(
     mechanism: Mechanism, *, teachers: int, classes: int, prior: Prior | PluralityPrior = VAGUE_VOTES
 ) -> tuple[float, float]:
@@ -49,6 +53,7 @@ def expected_accuracy(
     return right, error
 
 
+@checked
 def expected_agreement(
     mechanism: Mechanism,
     *,
@@ -79,7 +84,9 @@ def expected_agreement(
     >>> round(value, 6), error  # (9 + 18 * 2 / 3) / 27
     (0.777778, 0.0)
     """
-    beliefs = check_any_prior(prior, classes)
+    beliefs = _check_request(teachers, classes, prior)
+    if draws is not None:
+        check_integer("draws", draws, low=1, high=10**7)
     table = mechanism.table if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality) else None
     read = table.space.votes if table else mechanism.teachers or teachers  # votes that a label depends on
     most = _LISTED if read == teachers else _LISTED_PARTS
@@ -122,7 +129,7 @@ def label_chances(
     Exact, with error 0, for tables and wherever the histograms of the votes are few. Otherwise about 1000 histograms
     are drawn with a fixed seed: for each number of right votes as many as it is likely, and two at least.
     """
-    beliefs = check_any_prior(prior, classes)
+    beliefs = _check_request(teachers, classes, prior)
     if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality) and isinstance(beliefs, tuple):
         return mechanism.expected_accuracy(beliefs), 1.0, 0.0
     listed = listed_votes(beliefs, teachers=teachers, classes=classes)
@@ -142,6 +149,13 @@ def label_chances(
         given += float(chances @ (np.bincount(stratum, law.sum(axis=1)) / sizes)) / len(beliefs)
         variance += float(chances**2 @ (spread / sizes)) / len(beliefs) ** 2
     return min(1.0, right), min(1.0, given), math.sqrt(variance)
+
+
+def _check_request(teachers: int, classes: int, prior: object) -> Prior | tuple[PluralityVotes, ...]:
+    """The prior, checked after the other arguments."""
+    check_integer("teachers", teachers, low=1, high=MOST_TEACHERS)
+    check_integer("classes", classes, low=2, high=MOST_CLASSES)
+    return check_any_prior(prior, classes)
 
 
 def listed_votes(

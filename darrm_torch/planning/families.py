@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument
 from ..mechanisms import ExponentialMechanism, Mechanism, PermuteAndFlip, RandomizedPlurality
 from ..noise.plurality_priors import PluralityPrior
 from ..noise.priors import Prior
+from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from . import builders
-from .expectation import expected_agreement
 from .request import Request, missing_target
 from .strategies import RestsOn, Strategy, in_python
 
@@ -92,7 +93,7 @@ class Family:
     def rows(self, request: Request) -> list[Strategy]:
         """Its strategies for a request: one, none where it does not apply, two where fewer teachers are tried."""
         if self.rests_on == "randomness":
-            request = replace(request, teacher=PrivacyProfile.non_private())
+            request = replace(request, teacher=PrivacyProfile.non_private(), allocation=None)
         if not self.applies(request):
             return []
         try:
@@ -134,9 +135,7 @@ class Family:
             )
             if target is not None and bound.epsilon > target.epsilon
         ]
-        agreement, error = expected_agreement(
-            mechanism, teachers=request.teachers, classes=request.classes, prior=request.belief
-        )
+        agreement, error = builders.agreement(request, mechanism)
         row = replace(
             self._strategy(request, mechanism=mechanism),
             label=label,
@@ -156,10 +155,11 @@ class Family:
         """The call of :func:`strongest_mechanism` that builds the mechanism."""
         given: dict[str, Any] = {"teachers": mechanism.teachers or request.teachers, "classes": request.classes}
         if self.adds_up:
-            given |= {"overlap": request.overlap, "allowance": mechanism.certificate.allowance}
+            given |= {"overlap": mechanism.certificate.overlap, "allowance": mechanism.certificate.allowance}
         elif self.strengths:
             teacher = request.teacher if request.teacher.is_private else None
             given |= {"teacher": teacher, "overlap": request.overlap, "label_target": request.label_target}
+            given |= {"allocation": request.allocation if self.rests_on == "both" else None}
             if "total_target" in self.strengths:
                 labels = request.labels if request.labels > 1 else None
                 given |= {"labels": labels, "total_target": request.total_target}
@@ -308,6 +308,7 @@ def check_kind(kind: str, name: str = "kind") -> Family:
     return FAMILIES[kind]
 
 
+@checked
 def strongest_mechanism(
     kind: str,
     *,
@@ -320,6 +321,7 @@ def strongest_mechanism(
     label_target: PrivacyGuarantee | None = None,
     total_target: PrivacyGuarantee | None = None,
     prior: Prior | PluralityPrior | None = None,
+    allocation: RandomAllocation | None = None,
 ) -> Mechanism:
     """The mechanism of one kind with the least noise that keeps the targets.
 
@@ -342,6 +344,8 @@ def strongest_mechanism(
         total_target: what all labels together must keep.
         prior: how the teachers are believed to vote, from public knowledge: what noise and tables are optimised for. It
             does not affect privacy. None: as in :func:`plan`.
+        allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
+            secret; not with ``allowance``, which needs no price.
 
     Raises:
         InvalidArgument: bad input, or targets that no noise of this kind keeps.
@@ -367,6 +371,7 @@ def strongest_mechanism(
         label_target=label_target,
         total_target=total_target,
         prior=prior,  # type: ignore[arg-type]
+        allocation=allocation,
     )
     mechanism = family.strongest(request)
     if not request.keeps(mechanism):

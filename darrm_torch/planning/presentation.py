@@ -28,18 +28,25 @@ def plan_values(request: Request, rows: Sequence[Strategy], best: Strategy | Non
         "label_target": _pair(request.label_target),
         "total_target": _pair(request.total_target),
         "prior": repr(request.prior),
+        "allocation": None if request.allocation is None else request.allocation.to_dict(),
         "recommendation": None if best is None else best.name,
         "strategies": [row.to_dict() for row in rows],
     }
 
 
-def plan_text(request: Request, rows: Sequence[Strategy], best: Strategy | None) -> str:
+def plan_text(
+    request: Request, rows: Sequence[Strategy], best: Strategy | None, juries_win_from: float | None = None
+) -> str:
     """A plan for a screen of 80 columns: the question, a table, the recommendation, and why not the others."""
     paragraphs = [_question(request), "", *_table(request, rows), "", *_notes(request, rows), ""]
+    if request.allocation is not None:
+        paragraphs += [*_with_and_without(request, rows, juries_win_from), ""]
     if best is None:
         paragraphs.append("Recommendation: none of these keeps the target. Reasons:")
     else:
         paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: {best.code}"]
+        if request.allocation is not None:
+            paragraphs.insert(-1, _price_of_leaks(request, best))
         if (best.agreement or 0.0) < 1 / request.classes + _POOR:
             chance = "a coin" if request.classes == 2 else "guessing"
             paragraphs.append(
@@ -60,8 +67,12 @@ def _question(request: Request) -> str:
     label = f"label{'s' * (request.labels > 1)}" + f", of {request.classes} classes" * (request.classes > 2)
     targets = [] if request.label_target is None else [f"one label {request.label_target}"]
     targets += [] if request.total_target is None else [f"all labels {request.total_target}"]
+    affected = f"one record affects at most {request.overlap} of them"
+    if request.allocation is not None:
+        stated = ", as stated by the user" * (request.allocation.source == "stated")
+        affected = f"each {request.allocation.unit} drew {request.overlap} of them at random and in secret{stated}"
     return (
-        f"{request.teachers} teachers, {_promise(request)}; one record affects at most {request.overlap} of them; "
+        f"{request.teachers} teachers, {_promise(request)}; {affected}; "
         f"{request.labels} {label}. Target: {' and '.join(targets)}. Votes: {_belief(request)}."
     )
 
@@ -78,6 +89,52 @@ def _table(request: Request, rows: Sequence[Strategy]) -> list[str]:
             numbers += ("none" if bound is None else format_bound(bound.epsilon)).rjust(width)
         lines.append(f"  {name:<{wide}}{numbers}  {'yes' if row.meets else 'no'}")
     return lines
+
+
+def _with_and_without(request: Request, rows: Sequence[Strategy], juries_win_from: float | None) -> list[str]:
+    """What all labels cost with random allocation and without it, and where juries win, where noise."""
+    priced = [row for row in rows if row.rests_on != "randomness" and row.total is not None]
+    what = f"all {request.labels} labels" if request.labels > 1 else "the label"
+    lines = [
+        "Random allocation of the records, and the price without it (or if the draws leak):",
+        f"  {'epsilon of ' + what:<36}{'with':>12}{'without':>12}",
+    ]
+    for row in priced:
+        assert row.total is not None
+        assert row.without_allocation is not None
+        two = f"{format_bound(row.total.epsilon):>12}{format_bound(row.without_allocation):>12}"
+        lines.append(f"  {row.name:<36}{two}")
+    if not request.teacher.is_private:
+        return lines
+    everyone = next(row for row in priced if row.kind == "noise-free" and row.voters == request.teachers)
+    assert everyone.total is not None
+    text = (
+        f"Where which wins: from epsilon {format_bound(everyone.total.epsilon)} on, all {request.teachers} teachers "
+        "vote without noise, however many labels are released. Below that "
+    )
+    if juries_win_from is None:
+        text += "self-bounding noise agrees at least as often as a jury (fewer teachers, no noise) of the same price."
+    else:
+        where = "at every price"
+        if juries_win_from:
+            where = (
+                f"from about {format_bound(juries_win_from)} on, and noise agrees at least as often as a jury below it"
+            )
+        text += (
+            f"a jury (fewer teachers, no noise) agrees more often than self-bounding noise {where}. The price of a "
+            "jury does not grow with the number of labels; the price of noise does."
+        )
+    return [*lines, text]
+
+
+def _price_of_leaks(request: Request, best: Strategy) -> str:
+    assert best.total is not None
+    assert best.without_allocation is not None
+    if best.without_allocation <= best.total.epsilon:
+        return "This price does not need the random allocation: it holds even if the draws leak."
+    pair = PrivacyGuarantee(epsilon=best.without_allocation, delta=best.total.delta)
+    what = f"all {request.labels} labels" if request.labels > 1 else "the label"
+    return f"Price of {what} with random allocation: {best.total.guarantee}. Without it, or if the draws leak: {pair}."
 
 
 def _notes(request: Request, rows: Sequence[Strategy]) -> list[str]:

@@ -7,17 +7,22 @@ looked at. Nothing in this wing proves anything about privacy by itself.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scipy import optimize
 
-from ..errors import check_integer, check_number
+from ..arguments import checked
+from ..errors import DarrmError, check_integer, check_number
+from ..mechanisms import NoiseFreeMajority
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
+from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
+from . import builders
 from .families import Family, families
 from .presentation import plan_text, plan_values, round_down
 from .request import SLACK, Request, missing_target
@@ -25,6 +30,7 @@ from .strategies import Strategy
 
 __all__ = ["Plan", "TeachersNeeded", "plan"]
 
+_JURIES = 15  # sizes of juries among which the first that wins is searched
 _MOST_TEACHERS = 5_000  # a thousand take ten seconds, and three times as many take more than nine times as long
 # What better teachers can make good enough; the quick ones first.
 _GAINS_FROM_TEACHERS = ("noise-free", "self-bounding", "darrm-point", "darrm", "vote-private")
@@ -76,15 +82,18 @@ class Plan(Request):
     protects whatever the teachers are comes before noise that rests on their training.
 
     Attributes:
-        teachers, classes, teacher, overlap, labels, label_target, total_target, prior: the question, checked;
-            ``teacher`` is the profile that holds for each.
+        teachers, classes, teacher, overlap, labels, label_target, total_target, prior, allocation: the question,
+            checked; ``teacher`` is the profile that holds for each.
         rows: the strategies.
+        juries_win_from: with random allocation, the epsilon of all labels (or of one) from which a noise-free jury
+            agrees more often than self-bounding noise of the same price; None if it nowhere does.
 
     Raises:
         InvalidArgument: a value out of range, or no target.
     """
 
     rows: tuple[Strategy, ...] = ()
+    juries_win_from: float | None = None
 
     def __post_init__(self) -> None:
         check_integer("teachers", self.teachers, low=1, high=_MOST_TEACHERS)
@@ -104,10 +113,12 @@ class Plan(Request):
         """The recommendation; None when nothing keeps the targets."""
         return self.rows[0] if self.rows and self.rows[0].meets else None
 
+    @checked
     def at(self, epsilon: float) -> Plan:
         """The same question at another ``epsilon`` of all labels (or of one); with two targets both are scaled."""
         return _solved(self._scaled(epsilon / self.targets[-1].epsilon))
 
+    @checked
     def costs(
         self, agreement: float, *, on_progress: Callable[[str], None] = lambda name: None
     ) -> tuple[tuple[str, float], ...]:
@@ -138,6 +149,7 @@ class Plan(Request):
                 cheapest[family.kind, family.rests_on] = cost
         return tuple(sorted(cheapest.values(), key=lambda pair: pair[1]))
 
+    @checked
     def teachers_needed(self, agreement: float, *, on_progress: Callable[[], None] = lambda: None) -> TeachersNeeded:
         """What the teachers would have to be for a strategy that rests on them to agree so often, all else unchanged.
 
@@ -199,11 +211,11 @@ class Plan(Request):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
-        return plan_values(self, self.rows, self.best)
+        return plan_values(self, self.rows, self.best) | {"juries_win_from": self.juries_win_from}
 
     def __str__(self) -> str:
         """For 80 columns."""
-        return plan_text(self, self.rows, self.best)
+        return plan_text(self, self.rows, self.best, self.juries_win_from)
 
     def _scaled(self, factor: float) -> Plan:
         def scaled(target: PrivacyGuarantee | None) -> PrivacyGuarantee | None:
@@ -224,6 +236,7 @@ class Plan(Request):
         return None if least is None else (names[least], least)
 
 
+@checked
 def plan(
     *,
     teachers: int,
@@ -234,6 +247,7 @@ def plan(
     total_target: PrivacyGuarantee | None = None,
     prior: Prior | PluralityPrior | None = None,
     classes: int = 2,
+    allocation: RandomAllocation | None = None,
     on_progress: Callable[[str], None] = lambda kind: None,
 ) -> Plan:
     """Every strategy for a budget: its proven cost, how often it reports the majority or the plurality, and why.
@@ -251,6 +265,9 @@ def plan(
             the others, or with chance 0.7 where the same items are hard for all. For more than two classes
             :class:`PluralityVotes`, or several.
         classes: C. With two, noise is DaRRM's; with more, tables of many classes take its place.
+        allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
+            secret. All strategies that rest on the teachers are then priced with it; ``overlap`` is that of the
+            allocation.
         on_progress: called with each kind of strategies when it is done.
 
     Raises:
@@ -273,8 +290,39 @@ def plan(
         label_target=label_target,
         total_target=total_target,
         prior=prior,  # type: ignore[arg-type]
+        allocation=allocation,
     )
+    if allocation is not None and question.teacher.is_private:
+        question = replace(question, juries_win_from=_juries_win_from(question))
     return _solved(question, on_progress)
+
+
+def _juries_win_from(question: Plan) -> float | None:
+    """The price of the smallest jury that agrees more often than self-bounding noise of the same price."""
+    labels, target = question.requirements[-1]
+    sizes = question.sample_sizes(question.teachers - 1)
+    sizes = sizes[:: math.ceil(len(sizes) / _JURIES) or 1]
+
+    def price(size: int) -> float:
+        jury = NoiseFreeMajority(classes=question.classes, teachers=size)
+        return question.price(jury, labels, target.delta).epsilon
+
+    def wins(size: int) -> bool:
+        epsilon = price(size)
+        if not 0 < epsilon < math.inf:
+            return epsilon == 0
+        allowed = replace(target, epsilon=epsilon)
+        rival = replace(question, label_target=None, labels=labels, total_target=allowed)
+        try:
+            noise = builders.self_bounding(rival, tolerance=2.0**-10)
+        except DarrmError:
+            return True
+        jury = NoiseFreeMajority(classes=question.classes, teachers=size)
+        errors = [1 - builders.agreement(question, one)[0] for one in (jury, noise)]
+        return errors[0] < 0.99 * errors[1]  # not by rounding alone
+
+    first = bisect_left(sizes, True, key=wins)
+    return price(sizes[first]) if first < len(sizes) else None
 
 
 def _solved(question: Plan, on_progress: Callable[[str], None] = lambda kind: None) -> Plan:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
+from ..mechanisms.base import MOST_LABELS
 from ..mechanisms.gaussian import pure_composition
+from ..mechanisms.plurality import MOST_CLASSES
+from ..noise.grid import MOST_TEACHERS
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
 from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
 from ..noise.regions import check_overlap, check_target, teacher_profile
+from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
@@ -41,9 +45,11 @@ class Request:
         total_target: what all labels together must keep.
         allowance: m: a label costs what m teachers do. Given instead of targets.
         prior: how the teachers are believed to vote; None: the default of each mechanism.
+        allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
+            secret. ``overlap`` is then that of the allocation, and may be left out.
 
     Raises:
-        InvalidArgument: a value out of range.
+        InvalidArgument: a value out of range, or an allocation to other teachers or with another overlap.
     """
 
     teachers: int
@@ -55,19 +61,27 @@ class Request:
     total_target: PrivacyGuarantee | None = None
     allowance: float | None = None
     prior: Prior | tuple[PluralityVotes, ...] | None = None
+    allocation: RandomAllocation | None = None
 
     def __post_init__(self) -> None:
-        count = check_integer("teachers", self.teachers, low=1)
-        classes = check_integer("classes", self.classes, low=2)
+        count = check_integer("teachers", self.teachers, low=1, high=MOST_TEACHERS)
+        classes = check_integer("classes", self.classes, low=2, high=MOST_CLASSES)
         for name in ("label_target", "total_target"):
             if getattr(self, name) is not None:
                 check_target(getattr(self, name), name)
+        overlap = check_overlap(self.overlap, count)
+        if self.allocation is not None:
+            if not isinstance(self.allocation, RandomAllocation) or self.allocation.teachers != count:
+                raise InvalidArgument("allocation", f"a RandomAllocation to {count} teachers", self.allocation)
+            if self.overlap not in (None, self.allocation.overlap):
+                raise InvalidArgument("overlap", f"{self.allocation.overlap}, as in the allocation", self.overlap)
+            overlap = self.allocation.overlap
         checked = {
             "teachers": count,
             "classes": classes,
             "teacher": PrivacyProfile.non_private() if self.teacher is None else teacher_profile(self.teacher, count),
-            "overlap": check_overlap(self.overlap, count),
-            "labels": check_integer("labels", self.labels, low=1),
+            "overlap": overlap,
+            "labels": check_integer("labels", self.labels, low=1, high=MOST_LABELS),
             "allowance": None
             if self.allowance is None
             else check_number("allowance", self.allowance, low=1e-6, high=math.inf, high_open=True),
@@ -129,25 +143,33 @@ class Request:
         """How the teachers are believed to vote."""
         return self.majority_prior if self.classes == 2 else self.plurality_prior
 
+    @property
+    def allowance_overlaps(self) -> tuple[int, ...]:
+        """The overlaps for which noise whose labels add up may be built.
+
+        Random allocation prices it by its allowance for all K teachers (theory, section 14), the other bounds by that
+        for the r teachers that one record affects.
+        """
+        if self.allocation is None or self.allowance is not None:
+            return (self.overlap,)
+        return tuple({self.teachers: None, self.overlap: None})
+
     def sample_sizes(self, most: int) -> list[int]:
         """How many votes are worth reading: for two classes an even number says no more than one vote less."""
         return [count for count in range(1, most + 1) if count % 2 or (count > 2 and self.classes > 2)]
 
     def price(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
         """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
-        voters = getattr(mechanism, "teachers", None) or self.teachers
+        unlike = self.teacher.unlike
         return total_privacy(
-            teachers=self._promises(voters),
-            overlap=min(self.overlap, voters),
+            teachers=unlike if len(unlike) == self.teachers else [self.teacher] * self.teachers,
+            overlap=self.overlap,
             mechanism=mechanism,
             labels=labels,
             delta=delta,
+            allocation=self.allocation,
+            voters=getattr(mechanism, "teachers", None),
         )
-
-    def _promises(self, voters: int) -> Sequence[PrivacyProfile]:
-        """What ``voters`` of the teachers promise, whichever these are."""
-        unlike = self.teacher.unlike
-        return unlike if len(unlike) == voters else [self.teacher] * voters
 
     def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:
         """Whether the mechanism keeps every target, or the allowance, times ``slack``."""
@@ -198,15 +220,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Promised:
-    """Noise before it is built: it adds up at ``allowance`` teachers' worth, or hides one vote at ``vote_epsilon``."""
+    """Noise before it is built: it adds up at ``allowance`` teachers' worth, or hides one vote at ``vote_epsilon``.
+
+    The allowance holds for an overlap of up to ``overlap`` teachers.
+    """
 
     allowance: float = math.inf
     vote_epsilon: float = math.inf
+    overlap: float = math.inf
     certificate: None = None
 
     def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
-        """The m that its labels add up at."""
-        return self.allowance
+        """The m that its labels add up at; infinite where nothing is said about so large an overlap."""
+        return self.allowance if overlap <= self.overlap else math.inf
 
     def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | None:
         """What its own randomness promises when ``overlap`` votes change; None if nothing."""

@@ -54,6 +54,20 @@ class Strategy:
         """Whether it protects whatever the teachers are."""
         return self.rests_on == "randomness"
 
+    @property
+    def without_allocation(self) -> float | None:
+        """Epsilon of all labels by the bounds that need no secret allocation of the records; None without a mechanism.
+
+        It holds even if the draws leak.
+        """
+        if self.total is None:
+            return None
+        return min(
+            route.epsilon
+            for route in self.total.routes
+            if route.applies and route.key not in ("allocation", "allocation-self-bounding")
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
         return {

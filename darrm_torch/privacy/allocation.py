@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 
 __all__ = ["RandomAllocation"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class RandomAllocation:
     """Public facts about how records were allocated to shards: each unit drew its shards at random, in secret.
@@ -47,7 +49,7 @@ class RandomAllocation:
     keyed: bool = False
 
     def __post_init__(self) -> None:
-        teachers = check_integer("teachers", self.teachers, low=1)
+        teachers = check_integer("teachers", self.teachers, low=1, high=2**31 - 1)
         overlap = check_integer("overlap", self.overlap, low=1, high=teachers)
         object.__setattr__(self, "teachers", teachers)
         object.__setattr__(self, "overlap", overlap)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 _SLACK = 1 + 2.0**-40  # over the rounding of probabilities, sums of at most some thousand positive terms
+_MOST_TEACHERS, _MOST_STEPS = 2**31 - 1, 10**7
 _MOST_SPLITS = 400  # ways in which a jury falls into the blocks that are priced one by one
 _SIZES = 16  # sizes of a jury that are priced one by one
 
@@ -46,6 +48,7 @@ class _Price:
         return min(1.0, max(removal, addition) * _SLACK)
 
 
+@checked
 def allocated_delta(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -74,6 +77,7 @@ def allocated_delta(
     return min(max(term(epsilon) for term in price), _most(profile, allocation, voters).delta(epsilon))
 
 
+@checked
 def allocated_epsilon(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -93,6 +97,7 @@ def allocated_epsilon(
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
 
 
+@checked
 def jury_delta(
     profile: PrivacyProfile | PrivacyGuarantee,
     epsilon: float,
@@ -118,6 +123,7 @@ def jury_delta(
     return _jury(as_profile("profile", profile), teachers, overlap, voters)(epsilon)
 
 
+@checked
 def jury_epsilon(
     profile: PrivacyProfile | PrivacyGuarantee,
     delta: float,
@@ -138,21 +144,24 @@ def jury_epsilon(
     return _smallest(price, delta, as_profile("profile", profile).compose(most).epsilon(delta))
 
 
+@checked
 def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
     """The probability that ``labels`` random votes, drawn one by one, come from 0, 1, 2, ... different teachers.
 
     >>> [round(chance, 3) for chance in distinct_voters(3, labels=2)]
     [0.0, 0.333, 0.667]
     """
-    teachers = check_integer("teachers", teachers, low=1)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
+    most = _MOST_STEPS // min(teachers, 3000)  # a step costs as much as there are sizes
     law = [1.0]
-    for _ in range(check_integer("labels", labels, low=1)):
+    for _ in range(check_integer("labels", labels, low=1, high=most, cure="More would take over a minute.")):
         again = [chance * size / teachers for size, chance in enumerate(law)]
         fresh = [chance * (teachers - size) / teachers for size, chance in enumerate(law)]
         law = [one + two for one, two in zip([*again, 0.0], [0.0, *fresh], strict=True)][: teachers + 1]
     return tuple(law)
 
 
+@checked
 def self_bounding_delta(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -179,6 +188,7 @@ def self_bounding_delta(
     return _Price(((1.0, _shared_law(as_profile("profile", profile), allocation, allowance, voters)),))(epsilon)
 
 
+@checked
 def self_bounding_epsilon(
     profile: PrivacyProfile | PrivacyGuarantee,
     allocation: RandomAllocation,
@@ -341,6 +351,6 @@ def _jury_price(profile: PrivacyProfile, teachers: int, overlap: int, voters: tu
 
 
 def _jury(profile: PrivacyProfile, teachers: int, overlap: int | None, voters: int | Sequence[float]) -> _Price:
-    teachers = check_integer("teachers", teachers, low=1)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
     overlap = teachers if overlap is None else check_integer("overlap", overlap, low=1, high=teachers)
     return _jury_price(profile, teachers, overlap, _voters(voters, teachers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..arguments import checked
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
@@ -14,6 +15,7 @@ __all__ = ["calibrate_noise"]
 _LARGEST = 2.0**20
 
 
+@checked
 def calibrate_noise(
     total: PrivacyGuarantee,
     *,
@@ -42,7 +44,10 @@ def calibrate_noise(
     """
     check_guarantee("total", total)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
-    steps, overlap = check_integer("steps", steps, low=1), check_integer("overlap", overlap, low=1)
+    steps, overlap = (
+        check_integer("steps", steps, low=1, high=10**9),
+        check_integer("overlap", overlap, low=1, high=10**6),
+    )
 
     def keeps(noise: float) -> bool:
         profile = PrivacyProfile.from_dp_sgd([(noise, sample_rate, steps)])

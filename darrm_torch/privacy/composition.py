@@ -10,15 +10,18 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
+from ..arguments import checked
 from ..errors import check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee, round_up
 from .profiles import PrivacyProfile
 
 __all__ = ["as_if_redrawn", "general_composition", "optimal_composition", "simple_composition"]
 
+_MOST_RELEASES = 2**53  # every integer up to this is a float
 _SLACK = 1 + 2.0**-48  # covers the rounding of the closed forms below, a few dozen units
 
 
+@checked
 def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuarantee:
     """``(k epsilon, k delta)`` for ``count = k`` adaptive releases (the paper's Theorem 2.2), rounded up.
 
@@ -28,7 +31,7 @@ def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuaran
     >>> simple_composition(PrivacyGuarantee(epsilon=0.5, delta=1e-6), 3)
     PrivacyGuarantee(epsilon=1.5, delta=3e-06)
     """
-    count = check_integer("count", count, low=1)
+    count = check_integer("count", count, low=1, high=_MOST_RELEASES)
     if math.isinf(check_guarantee("guarantee", guarantee).epsilon):
         return PrivacyGuarantee(epsilon=math.inf, delta=min(1.0, round_up(count * Fraction(guarantee.delta))))
     return PrivacyGuarantee(
@@ -37,6 +40,7 @@ def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuaran
     )
 
 
+@checked
 def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float) -> PrivacyGuarantee:
     """The closed form of Kairouz, Oh and Viswanath (2015, Theorem 3.4; the paper's Theorem 2.3), all three terms.
 
@@ -53,7 +57,7 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
     >>> round(total.epsilon, 3), round(total.delta, 3)
     (9.901, 0.015)
     """
-    count = check_integer("count", count, low=1)
+    count = check_integer("count", count, low=1, high=_MOST_RELEASES)
     slack = check_number("slack", slack, low=0.0, high=1.0, low_open=True)
     epsilon = check_guarantee("guarantee", guarantee).epsilon
     total = math.inf
@@ -71,6 +75,7 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
     return PrivacyGuarantee(epsilon=total, delta=min(1.0, delta * _SLACK))
 
 
+@checked
 def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> PrivacyGuarantee:
     """The paper's total: general composition of one label's guarantee, as if teachers were retrained for every label.
 
@@ -86,9 +91,10 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     >>> round(total.epsilon, 3), round(total.delta, 2)
     (15.044, 0.03)
     """
-    return general_composition(label, labels, slack=slack)
+    return general_composition(label, check_integer("labels", labels, low=1, high=_MOST_RELEASES), slack=slack)
 
 
+@checked
 def optimal_composition(
     guarantee: PrivacyGuarantee | Iterable[PrivacyGuarantee], count: int = 1, *, delta: float
 ) -> PrivacyGuarantee:
@@ -108,6 +114,7 @@ def optimal_composition(
     >>> round(optimal_composition(PrivacyGuarantee(epsilon=0.1), 50, delta=1e-5).epsilon, 3)
     2.845
     """
+    count = check_integer("count", count, low=1, high=_MOST_RELEASES)
     releases = list(guarantee) if isinstance(guarantee, Iterable) else [guarantee]
     if not releases or not all(isinstance(release, PrivacyGuarantee) for release in releases):
         check_guarantee("guarantee", guarantee, expected="one or more guarantees")

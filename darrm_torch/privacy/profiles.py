@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .loss_distributions import (
@@ -87,6 +88,7 @@ class PrivacyProfile:
         return cls(promises=((points, 1),))
 
     @classmethod
+    @checked
     def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
         """DP-SGD with Poisson sampling, from an Opacus history: runs ``(noise_multiplier, sample_rate, steps)``.
 
@@ -94,7 +96,7 @@ class PrivacyProfile:
             InvalidArgument: the history is empty, or a number is not finite or out of range.
         """
         runs = tuple(history)
-        if not runs or any(len(run) != 3 for run in runs):
+        if not runs or any(not isinstance(run, Sequence) or len(run) != 3 for run in runs):
             raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
 
@@ -125,6 +127,7 @@ class PrivacyProfile:
         return cls.from_guarantee(PrivacyGuarantee(epsilon=math.inf))
 
     @classmethod
+    @checked
     def weakest(cls, profiles: Iterable[PrivacyProfile | PrivacyGuarantee]) -> PrivacyProfile:
         """A profile that holds for each of ``profiles``, also after composition: a common bound for unlike teachers.
 
@@ -174,7 +177,7 @@ class PrivacyProfile:
         """
         if isinstance(other, PrivacyProfile):
             return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
-        times = check_integer("count", other, low=1)
+        times = check_integer("other", other, low=1, cure="It is a PrivacyProfile, or how many releases.")
         if times == 1:
             return self
         return PrivacyProfile(
@@ -216,6 +219,7 @@ class PrivacyProfile:
             return stated
         return min(stated, self._law().epsilon(delta))
 
+    @checked
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
         """Points of the curve, all of which hold at once. The optimizer uses them for a ``teacher`` with a profile.
 
@@ -285,6 +289,7 @@ class PrivacyProfile:
         } | ({"unlike": [profile.to_dict() for profile in self.unlike]} if self.unlike else {})
 
     @classmethod
+    @checked
     def from_dict(cls, value: Mapping[str, Any]) -> PrivacyProfile:
         """The profile that :meth:`to_dict` wrote.
 

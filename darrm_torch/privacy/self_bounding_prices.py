@@ -10,15 +10,18 @@ import math
 import numpy as np
 from scipy.stats import binom
 
+from ..arguments import checked
 from ..arrays import FloatArray
 from ..errors import check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee
 
 __all__ = ["exact_self_bounding_delta", "exact_self_bounding_epsilon"]
 
+_MOST_TEACHERS = 100_000  # more take minutes
 _ROUNDING = 1e-12  # relative error of binomial probabilities
 
 
+@checked
 def exact_self_bounding_delta(
     teacher: PrivacyGuarantee, epsilon: float, *, teachers: int, allowance: float, allocated: bool = False
 ) -> float:
@@ -40,7 +43,7 @@ def exact_self_bounding_delta(
     """
     check_guarantee("teacher", teacher)
     epsilon = check_number("epsilon", epsilon, low=0.0, high=700.0)
-    teachers = check_integer("teachers", teachers, low=1)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
     allowance = min(check_number("allowance", allowance, low=0.0, low_open=True), float(teachers))
     if teacher.epsilon > 300.0:
         return 1.0
@@ -59,6 +62,7 @@ def exact_self_bounding_delta(
     return min(1.0, max(removal + revealed, addition + revealed * (math.exp(epsilon) if allocated else 1.0)))
 
 
+@checked
 def exact_self_bounding_epsilon(
     teacher: PrivacyGuarantee, delta: float, *, teachers: int, allowance: float, allocated: bool = False
 ) -> float:

@@ -181,6 +181,8 @@ def total_privacy(
     if neighbours == "replace-one":
         replaced = {profile: profile.for_replacement() for profile in profiles}
         profiles = tuple(replace(replaced[profile], reading=profile.reading) for profile in profiles)
+    if allocation is not None and not isinstance(allocation, RandomAllocation):
+        raise InvalidArgument("allocation", "a RandomAllocation or None", allocation)
     if allocation is not None:
         if neighbours != "add/remove":
             raise InvalidArgument("neighbours", '"add/remove" with an allocation', neighbours)
@@ -193,9 +195,11 @@ def total_privacy(
     weakest = PrivacyProfile.weakest(profiles)
     if voters is not None and check_integer("voters", voters, low=1, high=len(profiles)) < len(profiles):
         profiles, affected = (weakest,) * voters, min(affected, voters)
+    if not hasattr(mechanism, "self_bounding_allowance"):
+        raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
-    if votes not in ("fixed", "fresh"):
+    if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
     release = _Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation)
     keys = [key for key in _ROUTES if allocation is not None or not key.startswith("allocation")]

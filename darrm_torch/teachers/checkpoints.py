@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import checked
 from ..errors import InvalidArgument
 
 __all__ = ["Checkpoint", "load_teacher", "weights_digest"]
@@ -32,7 +33,7 @@ _WRAPPERS = (
 # --- wrappers ---------------------------------------------------------------------------------------------------------
 
 
-def unwrap_module(model: Any) -> nn.Module:
+def unwrap_module(model: Any, name: str = "module") -> nn.Module:
     """The user's own network inside its wrappers; nothing is changed.
 
     Raises:
@@ -45,7 +46,7 @@ def unwrap_module(model: Any) -> nn.Module:
             break
         model = inner
     if not isinstance(model, nn.Module):
-        raise InvalidArgument("module", "a PyTorch module or a state dict", type(model).__name__)
+        raise InvalidArgument(name, "a PyTorch module or a state dict", type(model).__name__)
     return model
 
 
@@ -54,9 +55,9 @@ def unwrap_name(name: str) -> list[str]:
     return [part for part in name.split(".") if part not in _WRAPPED]
 
 
-def state_of(module: Any) -> Mapping[str, Any]:
+def state_of(module: Any, name: str = "module") -> Mapping[str, Any]:
     """The state dict of a module in any wrapping, or a state dict itself."""
-    return module if isinstance(module, Mapping) else dict(unwrap_module(module).state_dict())
+    return module if isinstance(module, Mapping) else dict(unwrap_module(module, name).state_dict())
 
 
 def check_finite(name: str, weights: Mapping[str, Any]) -> None:
@@ -145,6 +146,7 @@ class Checkpoint:
         return all(weights_digest({"": value}) in kept for value in tensors)
 
 
+@checked
 def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, Any]:
     """Load a teacher's weights into ``model`` and return the rest of the file.
 

@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from ..arguments import checked
 from ..errors import UnprovenPrivacy, check_integer, check_number
 from .secure import SECURE, SecureRandom
 
 __all__ = ["TrainingSettings", "train_teacher"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """How each teacher is trained: by DP-SGD, or by plain SGD if ``noise_multiplier`` is ``None``.
@@ -50,9 +52,10 @@ class TrainingSettings:
         check_integer("epochs", self.epochs, low=1)
         check_number("learning_rate", self.learning_rate, low=0, low_open=True, high_open=True)
 
+    @checked
     def steps_per_epoch(self, shard_size: int) -> int:
         """Steps of one epoch over a shard of the declared size: the sample rate is its reciprocal."""
-        return math.ceil(shard_size / self.batch_size)
+        return math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / self.batch_size)
 
 
 class _Batches(TensorDataset):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
 from .checkpoints import named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
@@ -19,6 +20,7 @@ _SAME_NOISE = 0.99  # correlation of two teachers' updates
 _SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
 
 
+@checked
 def check_independent(
     sources: Iterable[Any] = (),
     *,
@@ -37,7 +39,8 @@ def check_independent(
     more than 0.99. Seeds of Torch's global generator leave no trace: that they differ remains an assumption.
 
     Args:
-        sources: engines, accountants or histories. No two may be the same object or share a history list.
+        sources: engines, accountants, paths or histories. No two engines or accountants may be the same object or share
+            a history list; plain lists of runs may be equal.
         modules: trained teachers or state dicts.
         optimizers: those that ``make_private`` returned; they hold their ``noise_generator``.
         data_loaders: those that ``make_private`` returned, one for each teacher.
@@ -49,19 +52,31 @@ def check_independent(
     Raises:
         UnprovenPrivacy: two of them are not independent, or one record is in more than ``overlap`` of the loaders.
     """
-    accountants = [None if isinstance(s, (str, os.PathLike)) else getattr(s, "accountant", s) for s in sources]
+    sources, optimizers, data_loaders = list(sources), list(optimizers), list(data_loaders)
+    accountants = [
+        None if isinstance(s, (str, os.PathLike, list, tuple)) else getattr(s, "accountant", s) for s in sources
+    ]
     histories = [getattr(accountant, "history", accountant) for accountant in accountants]
+    for name, objects, needed in (
+        ("sources", [history for history in histories if history is not None], "__getitem__"),
+        ("optimizers", [one for one in optimizers if one is not None], "param_groups"),
+        ("data_loaders", [one for one in data_loaders if one is not None], "dataset"),
+    ):
+        for one in objects:
+            if not hasattr(one, needed):
+                raise InvalidArgument(name, "those that Opacus returned, or None", one)
     if pair := _same_object(histories):
         raise UnprovenPrivacy(
             f"teachers {pair[0]} and {pair[1]} share one accountant or one history list: it adds up the steps of both, "
             "or changes when the other is trained. Use one PrivacyEngine for each teacher, and a copy of the state "
             "dict for each load_state_dict"
         )
-    loaders = list(data_loaders)
-    _check_batches(loaders, accept)
-    _check_generators(list(optimizers), loaders, accept)
+    _check_batches(data_loaders, accept)
+    _check_generators(optimizers, data_loaders, accept)
     if overlap is not None:
-        _refuse_overlap(largest_overlap(loader for loader in loaders if loader is not None), overlap)
+        _refuse_overlap(largest_overlap(loader for loader in data_loaders if loader is not None), overlap)
+    if initial is not None:
+        state_of(initial, "initial")
     _check_weights(list(modules), initial, accept)
 
 

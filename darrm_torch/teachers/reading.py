@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_number
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
@@ -96,6 +97,7 @@ class PrivacyReading:
             raise UnprovenPrivacy(f"the teacher's weights are not those that were read. {_READ_AGAIN}")
 
 
+@checked
 def read_privacy(
     source: Source,
     *,
@@ -247,6 +249,7 @@ def read_privacy(
     return replace(profile, reading=reading)
 
 
+@checked
 def read_teachers(
     sources: Iterable[Source] | str | os.PathLike[str],
     *,
@@ -356,6 +359,8 @@ def _check_sampling(
     notes = []
     records = record.get("shard_size")
     if data_loader is not None:
+        if not hasattr(data_loader, "dataset"):
+            raise InvalidArgument("data_loader", "the loader that make_private returned", data_loader)
         sampler: Any = getattr(data_loader, "batch_sampler", None)
         poisson = draws_poisson(data_loader)
         sampling = "poisson" if poisson else "not poisson"

@@ -18,6 +18,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer
 from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
@@ -93,6 +94,7 @@ class Shards(Sequence[Positions]):
         return (self.allocation, "") if trainings[0] == training else (None, _SECOND)
 
 
+@checked
 def assign_shards(
     records: int | Iterable[int | str],
     *,
@@ -132,7 +134,7 @@ def assign_shards(
     >>> sum(map(len, shards)), shards.allocation.source
     (200, 'made by the library')
     """
-    check_integer("teachers", teachers, low=1)
+    check_integer("teachers", teachers, low=1, high=10**6)
     check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
     count = check_integer("records", records, low=0) if isinstance(records, (int, np.integer)) else 0
     ids = None if isinstance(records, (int, np.integer)) else _encoded(records)
@@ -173,6 +175,7 @@ def assign_shards(
     )
 
 
+@checked
 def contiguous_shards(count: int, *, teachers: int) -> Shards:
     """Equal slices by position, as the paper cuts its data; so do ``random_split`` and ``array_split``.
 
@@ -183,7 +186,8 @@ def contiguous_shards(count: int, *, teachers: int) -> Shards:
     >>> [len(shard) for shard in shards], shards.overlap, shards.neighbours
     ([4, 4, 3], 1, 'replace-one')
     """
-    check_integer("teachers", teachers, low=1)
+    check_integer("count", count, low=0, high=10**8)
+    check_integer("teachers", teachers, low=1, high=10**6)
     parts = np.array_split(np.arange(count, dtype=np.int64), teachers)
     return Shards(positions=tuple(parts), overlap=1, neighbours="replace-one", reason=_SLICES)
 
@@ -196,7 +200,7 @@ def as_shards(shards: Sequence[Positions], *, records: int) -> Shards:
             does not say which shard it is.
     """
     for shard in shards:
-        positions = np.asarray(shard)
+        positions = as_array("each of shards", shard, "an array of positions")
         problem = ""
         if positions.ndim != 1 or (positions.dtype.kind not in "iu" and positions.size):
             problem = f"an array of {positions.dtype} with {positions.ndim} dimensions"
@@ -214,6 +218,7 @@ def as_shards(shards: Sequence[Positions], *, records: int) -> Shards:
     )
 
 
+@checked
 def forget_draws(private_folder: str | os.PathLike[str]) -> None:
     """Delete the draws, their key and digests of the data after training: then nobody can leak them.
 

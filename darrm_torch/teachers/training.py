@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer
 from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
@@ -37,6 +38,7 @@ from .workers import prepare_workers
 __all__ = ["train_teachers"]
 
 
+@checked
 def train_teachers(
     folder: Path,
     *,
@@ -102,9 +104,12 @@ def train_teachers(
         raise InvalidArgument("insecure_seed", "None with secure=True", insecure_seed, "Leave one of them out.")
     if not re.fullmatch(r"\w[\w .-]*", name):
         raise InvalidArgument("name", "a file name of letters, digits, spaces, dots and hyphens", name)
-    check_integer("shard_size", shard_size, low=1)
-    if len(inputs) != len(labels):
-        raise InvalidArgument("labels", "as long as inputs", "another length")
+    check_integer("shard_size", shard_size, low=1, high=2**53)
+    if workers is not None:
+        check_integer("workers", workers, low=1, high=1024)
+    if insecure_seed is not None:
+        check_integer("insecure_seed", insecure_seed, low=0)
+    _check_data(inputs, labels, build_model)
     shards = as_shards(shards, records=len(inputs))
     try:
         kind = torch.device(device).type
@@ -246,6 +251,23 @@ def _read_teacher(file: Path) -> dict[str, Any]:
 def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int64]]) -> str:
     cut = {f"shard {number}": torch.as_tensor(shard) for number, shard in enumerate(shards)}
     return weights_digest({"inputs": inputs, "labels": labels, **cut})
+
+
+def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Module]) -> None:
+    if not inputs.is_floating_point() or not inputs.dim() or not bool(inputs.isfinite().all()):
+        cure = "Divide bytes by 255; remove or replace records with NaN."
+        raise InvalidArgument("inputs", "finite floats (N, ...)", f"{inputs.dtype}", cure)
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise InvalidArgument("labels", "int64 (N,)", f"{labels.dtype}, {labels.dim()} axes", "Use labels.long()")
+    if len(inputs) != len(labels):
+        raise InvalidArgument("labels", "as long as inputs", "another length")
+    if len(labels):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            outputs = build_model().eval()(inputs[:1]).shape[-1]
+        first, last = (int(one) for one in torch.aminmax(labels))
+        if first < 0 or last >= outputs:
+            cure = "Labels count from 0; give the network an output for each class."
+            raise InvalidArgument("labels", f"from 0 to {outputs - 1}", f"{first} to {last}", cure)
 
 
 def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:

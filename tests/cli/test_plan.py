@@ -101,6 +101,23 @@ def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
     assert hint not in said(capsys, "plan", "--teachers", "51", "--teacher", "1,1e-5", "--label-target", "0.1,1e-4")
 
 
+def test_plan_with_random_allocation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", "--teachers", "5", *PAPER, "--labels", "2", "--total-target", "0.03,3e-4",
+                 "--allocation", "random")  # fmt: skip
+    result = json.loads(said(capsys, *arguments, "--json"))
+    expected = dt.plan(
+        teachers=5, teacher=dt.PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]), labels=2,
+        total_target=PrivacyGuarantee(epsilon=0.03, delta=3e-4), allocation=dt.RandomAllocation(teachers=5),
+    )  # fmt: skip
+    assert result | expected.to_dict() == result
+    assert result["overlap"] == 1
+    assert result["label_options"] is None  # darrm label would not price the allocation
+    text = said(capsys, *arguments, "--overlap", "2")
+    assert "each record drew 2 of them at random and in secret" in " ".join(text.split())
+    assert "on the command line" not in text
+    assert max(map(len, text.splitlines())) < 80
+
+
 def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     arguments = ("plan", "--teachers", "5", "--teacher", "0.1", "--label-target", "0.1", "--agreement", "0.9")

@@ -666,3 +666,106 @@ def test_a_target_at_the_teachers_own_delta_leaves_one_whole_teacher() -> None:
         assert rows[name].label.guarantee == point
     assert eval(rows["noise-free, 1 of 11"].code, {"dt": dt}) == dt.NoiseFreeMajority(classes=2, teachers=1)
     assert "their deltas alone add up to more" in rows["noise-free majority"].reason
+
+
+@pytest.fixture(scope="module")
+def allocated() -> Plan:
+    """Too little for all teachers, enough for a jury or for noise."""
+    total = PrivacyGuarantee(epsilon=0.01, delta=3e-4)
+    allocation = dt.RandomAllocation(teachers=11)
+    return dt.plan(teachers=11, teacher=PAPER, labels=3, total_target=total, allocation=allocation)
+
+
+def test_every_row_is_priced_with_the_allocation(allocated: Plan) -> None:
+    for row in allocated.rows:
+        if row.mechanism is None:
+            continue
+        assert row.total is not None
+        assert row.without_allocation is not None
+        keys = [route.key for route in row.total.routes]
+        if row.rests_on == "randomness":  # protects whatever the teachers are, so it does not need the allocation
+            assert "allocation" not in keys
+            assert row.without_allocation == row.total.epsilon
+            continue
+        again = dt.total_privacy(
+            teachers=[PAPER] * 11, mechanism=row.mechanism, labels=3, delta=3e-4, allocation=allocated.allocation,
+            voters=row.voters,
+        )  # fmt: skip
+        assert again == row.total
+        plain = dt.total_privacy(
+            teachers=[PAPER] * row.voters, overlap=1, mechanism=row.mechanism, labels=3, delta=3e-4
+        )
+        assert row.without_allocation == plain.epsilon >= row.total.epsilon
+        assert row.meets == (row.total.epsilon <= 0.01)
+    free = row_of(allocated, "noise-free majority")
+    assert free.total is not None
+    assert free.total.epsilon == pytest.approx(0.014, abs=2e-4)
+    assert free.without_allocation == pytest.approx(0.0626, abs=1e-4)
+
+
+def test_juries_allocation_and_noise_stand_side_by_side(allocated: Plan) -> None:
+    jury, noise = row_of(allocated, "noise-free, 5 of 11"), row_of(allocated, "self-bounding noise")
+    assert allocated.best is jury
+    assert jury.meets
+    assert noise.meets
+    assert (jury.agreement or 0) > (noise.agreement or 1)
+    proof = noise.mechanism.certificate
+    assert (proof.overlap, noise.total.route.key) == (11, "allocation-self-bounding")  # never the allowance of r = 1
+    assert allocated.juries_win_from == pytest.approx(0.00258, abs=1e-5)
+    lines = str(allocated).splitlines()
+    assert max(map(len, lines)) < 80
+    text = " ".join(" ".join(lines).split())
+    assert "each record drew 1 of them at random and in secret, as stated by the user" in text
+    assert "epsilon of all 3 labels with without" in text
+    assert "noise-free, 5 of 11 0.00835 0.0626" in text
+    assert "Where which wins: from epsilon 0.01403 on, all 11 teachers vote without noise" in text
+    assert "a jury (fewer teachers, no noise) agrees more often than self-bounding noise from about 0.002584 on" in text
+    assert "Price of all 3 labels with random allocation: (0.00834902, 0.0003)-DP. Without it, or if the draws" in text
+    plain = allocated.to_dict()
+    assert dt.RandomAllocation.from_dict(plain["allocation"]) == allocated.allocation
+    assert plain["juries_win_from"] == allocated.juries_win_from
+
+
+def test_noise_wins_for_one_label_of_a_small_total() -> None:
+    """One label: a random voter costs as much either way, and with more to spend noise gains on a jury first."""
+    total = PrivacyGuarantee(epsilon=0.005, delta=3e-4)
+    answer = dt.plan(teachers=11, teacher=PAPER, total_target=total, allocation=dt.RandomAllocation(teachers=11))
+    assert answer.juries_win_from is not None
+    assert total.epsilon < answer.juries_win_from < 0.014
+    noise, jury = row_of(answer, "self-bounding noise"), row_of(answer, "noise-free, 1 of 11")
+    assert (noise.agreement or 0) > (jury.agreement or 1)
+
+
+def test_a_price_that_needs_no_secret_says_so() -> None:
+    strict = PrivacyGuarantee(epsilon=0.01, delta=1e-4)
+    answer = dt.plan(teachers=11, teacher=PAPER, label_target=strict, allocation=dt.RandomAllocation(teachers=11))
+    assert answer.best is not None
+    assert answer.best.name == "DaRRM, whole profile"
+    assert "This price does not need the random allocation" in str(answer)
+
+
+def test_without_an_allocation_nothing_is_said_of_it() -> None:
+    answer = dt.plan(teachers=5, teacher=PAPER, label_target=PrivacyGuarantee(epsilon=0.1, delta=1e-4))
+    assert "allocation" not in str(answer)
+    assert (answer.allocation, answer.juries_win_from) == (None, None)
+    assert all("allocation" not in route.key for row in answer.rows if row.total for route in row.total.routes)
+
+
+@pytest.mark.slow
+def test_many_classes_with_an_allocation() -> None:
+    """About ten seconds."""
+    total = PrivacyGuarantee(epsilon=0.01, delta=3e-4)
+    answer = dt.plan(
+        teachers=11, teacher=PAPER, classes=10, labels=3, total_target=total,
+        allocation=dt.RandomAllocation(teachers=11),
+    )  # fmt: skip
+    assert answer.best is not None
+    assert answer.best.name == "noise-free, 6 of 11"
+    for row in answer.rows:
+        assert not row.meets or (row.total is not None and row.total.epsilon <= total.epsilon)
+    combined = row_of(answer, "permute-and-flip + training")
+    assert "allocation=dt.RandomAllocation(teachers=11)" in combined.code
+    assert eval(combined.code, {"dt": dt}) == combined.mechanism
+    noise = row_of(answer, "self-bounding plurality")
+    assert eval(noise.code, {"dt": dt}) == noise.mechanism
+    assert max(map(len, str(answer).splitlines())) < 80

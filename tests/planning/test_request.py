@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from darrm_torch import InvalidArgument, Plan, PluralityVotes, PrivacyGuarantee, PrivacyProfile
+from darrm_torch import InvalidArgument, Plan, PluralityVotes, PrivacyGuarantee, PrivacyProfile, RandomAllocation
 from darrm_torch.noise.priors import IndependentVotes
 from darrm_torch.planning.request import Promised, Request
 
@@ -32,6 +32,9 @@ TARGET = PrivacyGuarantee(epsilon=1.0, delta=1e-5)
         ({"allowance": math.nan}, "allowance"),
         ({"prior": 0.75}, "prior"),
         ({"classes": 3, "prior": IndependentVotes()}, "prior"),
+        ({"allocation": RandomAllocation(teachers=4)}, "allocation"),
+        ({"allocation": "random"}, "allocation"),
+        ({"allocation": RandomAllocation(teachers=5), "overlap": 2}, "overlap"),
     ],
 )
 def test_what_cannot_be_does_not_construct(kind: Any, wrong: dict[str, Any], named: str) -> None:
@@ -49,7 +52,9 @@ def test_a_plan_needs_a_target() -> None:
 def test_a_request_is_frozen_and_keeps_what_it_was_given_as_checked_values() -> None:
     unlike = [PrivacyGuarantee(epsilon=e) for e in (0.1, 0.3, 0.2)]
     request = Request(teachers=3, teacher=unlike, label_target=TARGET)
-    assert request.teacher == PrivacyProfile.from_guarantee(unlike[1])
+    assert request.teacher == PrivacyProfile.weakest(unlike)
+    assert request.teacher.guarantees() == (unlike[1],)
+    assert len(request.teacher.unlike) == 3
     assert request.overlap == 3
     assert replace(request, labels=2).teacher == request.teacher
     with pytest.raises(FrozenInstanceError):
@@ -86,6 +91,23 @@ def test_the_strongest_is_found_from_below() -> None:
     assert request.strongest(lambda m: Promised(allowance=m), 1e-6, 2.0) == 2.0
     with pytest.raises(InvalidArgument, match="label_target must be one that some strength"):
         request.strongest(lambda m: Promised(allowance=m), 3.0, 9.0)
+
+
+def test_an_allocation_says_how_many_teachers_a_record_affects() -> None:
+    """With it, noise that adds up may be counted over all teachers; an allowance that is given keeps its meaning."""
+    allocation = RandomAllocation(teachers=9, overlap=2)
+    request = Request(teachers=9, allocation=allocation, label_target=TARGET)
+    assert request.overlap == 2
+    assert request.allowance_overlaps == (9, 2)
+    assert replace(request, labels=3).overlap == 2
+    assert Request(teachers=9, allocation=allocation, allowance=2.0).allowance_overlaps == (2,)
+    assert Request(teachers=9, overlap=2, label_target=TARGET).allowance_overlaps == (2,)
+
+
+def test_promised_noise_says_nothing_about_a_larger_overlap() -> None:
+    promised = Promised(allowance=0.5, overlap=2)
+    assert promised.self_bounding_allowance(teachers=9, overlap=2) == 0.5
+    assert promised.self_bounding_allowance(teachers=9, overlap=9) == math.inf
 
 
 def test_an_allowance_stands_for_the_targets() -> None:

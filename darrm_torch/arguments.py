@@ -1,0 +1,141 @@
+"""Types of arguments, checked where users call: a value of another type than its annotation is refused by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidArgument
+
+__all__ = ["as_array", "checked"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_PLURALS = (Sequence, Iterable, Collection)
+_CALLED: dict[Any, str] = {
+    None: "None",
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    os.PathLike: "a path",
+    Callable: "a function",
+    Mapping: "a mapping",
+    **dict.fromkeys(_PLURALS, "a list"),
+}
+
+
+def checked(function: _Function) -> _Function:
+    """Decorate a public function or dataclass: an argument whose type is not the annotated one is refused by name.
+
+    Only what is visible from outside is checked: a number, a flag, one of several words, a function, a list, a path,
+    an instance of a class. The function itself checks ranges and elements. ``Any`` admits everything.
+
+    >>> @checked
+    ... def release(labels: int, *, votes: Literal["fixed", "fresh"] = "fixed") -> int:
+    ...     return labels
+    >>> release(3, votes="all")
+    Traceback (most recent call last):
+    ...
+    darrm_torch.errors.InvalidArgument: votes must be "fixed" or "fresh", got 'all'
+    >>> release(2.0)
+    Traceback (most recent call last):
+    ...
+    darrm_torch.errors.InvalidArgument: labels must be an integer, got 2.0
+    """
+    if isinstance(function, type):
+        function.__init__ = checked(function.__init__)  # type: ignore[misc]
+        return function
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def alternatives(name: str) -> tuple[Any, ...]:
+        annotation = signature.parameters[name].annotation
+        if signature.parameters[name].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            return (Any,)
+        try:
+            return _parts(eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation)
+        except NameError:  # imported for type checkers only
+            return (Any,)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:  # a missing or an unknown argument, which Python names
+            return function(*args, **kwargs)
+        for name, value in given.items():
+            admitted = alternatives(name)
+            if not any(_is(value, kind) for kind in admitted):
+                shown = (
+                    value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
+                )  # data stay private
+                raise InvalidArgument(name, " or ".join(dict.fromkeys(map(_called, admitted))), shown)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of an annotation."""
+    if annotation is npt.ArrayLike or annotation is inspect.Parameter.empty:
+        return (Any,)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(part for one in get_args(annotation) for part in _parts(one))
+    return (None if annotation is type(None) else annotation,)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of this kind, as far as it is visible from outside."""
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if origin is float and isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**1023
+    if origin in (int, float):  # also NumPy's numbers and tensors without axes
+        number = hasattr(value, "__index__" if origin is int else "__float__") and not getattr(value, "ndim", 0)
+        return number and not isinstance(value, (bool, np.bool_))
+    if origin is bool:
+        return isinstance(value, (bool, np.bool_))
+    if origin in _PLURALS:
+        items = hasattr(value, "__len__") and hasattr(value, "__getitem__") if origin is Sequence else True
+        if not items or not isinstance(value, Iterable) or isinstance(value, (type, str, bytes, Mapping)):
+            return False
+        words = next(iter(get_args(kind)), None)  # of Collection[Literal[...]]
+        return get_origin(words) is not Literal or all(_is(one, words) for one in value)
+    if origin is None:
+        return value is None
+    unseen = origin is Any or origin is np.ndarray or getattr(origin, "_is_protocol", False)  # lists become arrays
+    return unseen or not isinstance(origin, type) or isinstance(value, origin)
+
+
+def _called(kind: Any) -> str:
+    """How an error calls a kind of value."""
+    origin = get_origin(kind) or kind
+    if origin is Literal:
+        return " or ".join(f'"{word}"' for word in get_args(kind))
+    if origin in _PLURALS and get_origin(get_args(kind)[0]) is Literal:
+        return f"a list of {_called(get_args(kind)[0])}"
+    name = str(getattr(origin, "__name__", origin))
+    return _CALLED.get(origin, f"{'an' if name[0] in 'AEIO' else 'a'} {name}")
+
+
+def as_array(name: str, value: Any, expected: str, *, kinds: str = "iuf") -> npt.NDArray[Any]:
+    """``value`` as an array of numbers (``kinds``: NumPy's letters), otherwise :class:`InvalidArgument`.
+
+    Tensors on any device and with gradients are accepted.
+    """
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except Exception:  # ragged lists; sparse, quantized and meta tensors: each has its own error
+        raise InvalidArgument(name, expected, value) from None
+    if array.dtype.kind not in kinds and array.size:
+        raise InvalidArgument(name, expected, value)
+    return array

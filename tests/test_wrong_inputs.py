@@ -1,0 +1,652 @@
+"""Wrong inputs: every parameter of every export refuses them with an error of the library that names the parameter.
+
+The matrix builds itself: each public callable has one valid call in ``CALLS``, its signature gives the parameters and
+their types, and ``VALUES`` gives what is wrong for each type. What is accepted on purpose stands in ``ACCEPTED``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import math
+import re
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import darrm_torch as dt
+
+SECONDS = 5
+HALF = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
+VOTES = np.array([[2, 1], [0, 3]])
+
+
+# --- valid calls ------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def noise() -> dt.NoiseFunction:
+    return dt.self_bounding_noise(teachers=3, allowance=1)
+
+
+@functools.cache
+def certified() -> dt.NoiseFunction:
+    return dt.optimize_noise(teachers=3, teacher=HALF, target=dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4))
+
+
+@functools.cache
+def profile() -> dt.PrivacyProfile:
+    return dt.PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 10)])
+
+
+@functools.cache
+def a_plan() -> dt.Plan:
+    return dt.plan(teachers=3, teacher=HALF, labels=2, label_target=dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4))
+
+
+@functools.cache
+def networks() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Linear(4, 2) for _ in range(3)]
+
+
+def ensemble() -> dt.PrivateMajorityEnsemble:
+    return dt.PrivateMajorityEnsemble(networks(), dt.DaRRM(noise()))
+
+
+def allocation() -> dt.RandomAllocation:
+    return dt.RandomAllocation(teachers=3)
+
+
+def network() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+def student() -> dt.lightning.StudentModule:
+    return dt.lightning.StudentModule(network())
+
+
+def counted() -> dt.DataDependentLoss:
+    return dt.DataDependentLoss(mechanism=dt.GNMax(sigma=2.0), counts=VOTES)
+
+
+def drawn_labels(new: Any) -> list[int]:
+    return [1 for _ in new]
+
+
+def used_ledger() -> dt.PrivacyLedger:
+    ledger = dt.PrivacyLedger(cost=dt.PrivacyGuarantee(epsilon=0.1))
+    ledger.answer([b"a"], drawn_labels)
+    return ledger
+
+
+@functools.cache
+def no_figure() -> Any:
+    return pytest.importorskip("matplotlib.figure").Figure().add_subplot()
+
+
+X, PUBLIC = torch.zeros(2, 4), torch.zeros(6, 4)
+RUNS = [(12.0, 1 / 35, 10)]
+IMAGES = torch.zeros(2, 1, 8, 8)
+
+# For a function or class: its arguments. For a method: the object, or what builds it, and the arguments.
+CALLS: dict[str, Callable[[], Any]] = {
+    "BetaVotes": lambda: {"a": 2.0, "b": 1.0},
+    "ConfidentGNMax": lambda: {"threshold": 2.0, "sigma_check": 2.0, "sigma": 1.0},
+    "ConfidentGNMax.calibrated": lambda: (dt.ConfidentGNMax, {"target": HALF, "threshold": 2.0}),
+    "DaRRM": lambda: {"noise": noise()},
+    "DataDependentLoss": lambda: {"mechanism": dt.GNMax(sigma=2.0), "counts": VOTES},
+    "DataDependentLoss.guarantee": lambda: (counted(), {"delta": 1e-5}),
+    "DataDependentLoss.renyi": lambda: (counted(), {"orders": [2.0]}),
+    "DataDependentLoss.sanitised": lambda: (counted(), {"delta": 1e-5, "order": 8.0}),
+    "DistributedEnsemble": lambda: {"ensemble": ensemble()},
+    "ExponentialMechanism": lambda: {"epsilon": 1.0},
+    "GNMax": lambda: {"sigma": 2.0},
+    "GNMax.calibrated": lambda: (dt.GNMax, {"target": HALF}),
+    "IndependentVotes": lambda: {"mean": 0.7},
+    "LNMax": lambda: {"scale": 2.0},
+    "LNMax.calibrated": lambda: (dt.LNMax, {"target": dt.PrivacyGuarantee(epsilon=0.5)}),
+    "NoiseFreeMajority": dict,
+    "NoiseFunction": lambda: {"gamma": [1.0, 0.5, 0.5, 1.0]},
+    "NoiseFunction.error": lambda: (noise(), {"vote_probabilities": [0.2, 0.5, 0.9]}),
+    "NoiseFunction.expected_error": lambda: (noise(), {"prior": dt.IndependentVotes(mean=0.5), "samples": 50}),
+    "NoiseFunction.from_json": lambda: (dt.NoiseFunction, {"text": noise().to_json()}),
+    "NoiseFunction.label_probability": lambda: (noise(), {"counts": [0, 1, 3]}),
+    "PermuteAndFlip": lambda: {"epsilon": 1.0},
+    "Plan.at": lambda: (a_plan(), {"epsilon": 1.0}),
+    "Plan.costs": lambda: (a_plan(), {"agreement": 0.8}),
+    "Plan.teachers_needed": lambda: (a_plan(), {"agreement": 0.5}),
+    "PluralityVotes": lambda: {"accuracy": 0.7},
+    "PrivacyGuarantee": lambda: {"epsilon": 0.5, "delta": 1e-5},
+    "PrivacyLedger": lambda: {"path": ":memory:", "budget": HALF, "cost": dt.PrivacyGuarantee(epsilon=0.1)},
+    "PrivacyLedger.answer": lambda: (dt.PrivacyLedger(), {"keys": [b"a"], "draw": drawn_labels}),
+    "PrivacyLedger.bind": lambda: (dt.PrivacyLedger(), {"identity": {"mechanism": "m"}}),
+    "PrivacyLedger.bound": lambda: (dt.PrivacyLedger(), {"name": "mechanism"}),
+    "PrivacyLedger.check": lambda: (dt.PrivacyLedger(), {"keys": [b"a"]}),
+    "PrivacyLedger.differences": lambda: (dt.PrivacyLedger(), {"identity": {"mechanism": "m"}}),
+    "PrivacyLedger.export_json": lambda: (dt.PrivacyLedger(), {"stream": __import__("io").StringIO()}),
+    "PrivacyLedger.left": lambda: (dt.PrivacyLedger(budget=HALF, cost=dt.PrivacyGuarantee(epsilon=0.1)), {"most": 3}),
+    "PrivacyLedger.note": lambda: (dt.PrivacyLedger(), {"name": "for", "text": "a survey"}),
+    "PrivacyLedger.spent": lambda: (dt.PrivacyLedger(budget=HALF, cost=HALF), {"labels": 1}),
+    "PrivacyProfile.compose": lambda: (profile(), {"other": 2}),
+    "PrivacyProfile.delta": lambda: (profile(), {"epsilon": 0.1}),
+    "PrivacyProfile.epsilon": lambda: (profile(), {"delta": 1e-5}),
+    "PrivacyProfile.from_dict": lambda: (dt.PrivacyProfile, {"value": profile().to_dict()}),
+    "PrivacyProfile.from_dp_sgd": lambda: (dt.PrivacyProfile, {"history": RUNS}),
+    "PrivacyProfile.from_guarantee": lambda: (dt.PrivacyProfile, {"guarantee": HALF}),
+    "PrivacyProfile.guarantees": lambda: (profile(), {"deltas": [1e-5]}),
+    "PrivacyProfile.weakest": lambda: (dt.PrivacyProfile, {"profiles": [profile(), HALF]}),
+    "PrivacyReading.check": lambda: (dt.read_privacy(RUNS, delta=1e-5).reading, {"source": RUNS}),
+    "PrivateMajorityEnsemble": lambda: {"models": networks(), "mechanism": dt.DaRRM(noise())},
+    "PrivateMajorityEnsemble.check_budget": lambda: (
+        dt.PrivateMajorityEnsemble(
+            networks(), dt.DaRRM(noise()), profiles=[profile()] * 3, ledger=dt.PrivacyLedger(budget=HALF)
+        ),
+        {"batches": [X]},
+    ),
+    "PrivateMajorityEnsemble.forward": lambda: (ensemble(), {"inputs": X}),
+    "PrivateMajorityEnsemble.from_opacus": lambda: (
+        dt.PrivateMajorityEnsemble,
+        {
+            "models": networks(),
+            "engines": [list(RUNS) for _ in range(3)],
+            "delta": 1e-5,
+            "allowance": 1.0,
+            "noise": "self-bounding",
+        },
+    ),
+    "PrivateMajorityEnsemble.privacy_report": lambda: (ensemble(), {}),
+    "PrivateMajorityEnsemble.sensitive_counts": lambda: (ensemble(), {"inputs": X}),
+    "PrivateMajorityEnsemble.sensitive_votes": lambda: (ensemble(), {"inputs": X}),
+    "PrivateMajorityEnsemble.set_extra_state": lambda: (lambda e: (e, {"state": e.get_extra_state()}))(ensemble()),
+    "PrivateMajorityEnsemble.total_privacy": lambda: (ensemble(), {"labels": 2}),
+    "RandomAllocation": lambda: {"teachers": 3},
+    "RandomAllocation.from_dict": lambda: (dt.RandomAllocation, {"value": allocation().to_dict()}),
+    "RandomizedPlurality": lambda: {"epsilon": 1.0},
+    "SelfBoundingPlurality": lambda: {"teachers": 3, "classes": 3, "allowance": 1.0},
+    "SelfBoundingPlurality.expected_accuracy": lambda: (
+        dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.0),
+        {"prior": dt.PluralityVotes(accuracy=0.7)},
+    ),
+    "VotePrivatePlurality.expected_accuracy": lambda: (
+        dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=1.0),
+        {"prior": dt.PluralityVotes(accuracy=0.7)},
+    ),
+    "SharedVotes": lambda: {"low": 0.5, "high": 0.9},
+    "TrainingSettings": lambda: {"noise_multiplier": 2.0, "max_grad_norm": 1.0, "batch_size": 4, "epochs": 1},
+    "TrainingSettings.steps_per_epoch": lambda: (dt.TrainingSettings(), {"shard_size": 100}),
+    "VotePrivatePlurality": lambda: {"teachers": 3, "classes": 3, "epsilon": 1.0},
+    "allocated_delta": lambda: {"profile": HALF, "allocation": allocation(), "epsilon": 0.1},
+    "allocated_epsilon": lambda: {"profile": HALF, "allocation": allocation(), "delta": 1e-4},
+    "as_if_redrawn": lambda: {"label": HALF, "labels": 3, "slack": 1e-6},
+    "assign_shards": lambda: {"records": ["a", "b", "c"], "teachers": 3, "key": bytes(16)},
+    "audit": lambda: {
+        "mechanism": dt.GNMax(sigma=4.0, classes=2),
+        "claim": HALF,
+        "teachers": 3,
+        "samples": 2000,
+        "seed": 0,
+    },
+    "calibrate_noise": lambda: {"total": HALF, "sample_rate": 0.05, "steps": 10},
+    "certify": lambda: {
+        "gamma": certified().gamma,
+        "teachers": 3,
+        "teacher": HALF,
+        "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
+    },
+    "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
+    "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
+    "contiguous_shards": lambda: {"count": 9, "teachers": 3},
+    "distinct_voters": lambda: {"teachers": 3, "labels": 2},
+    "double_subsampling_noise": lambda: {"teachers": 3, "allowance": 2},
+    "exact_self_bounding_delta": lambda: {"teacher": HALF, "epsilon": 0.5, "teachers": 3, "allowance": 1.0},
+    "exact_self_bounding_epsilon": lambda: {"teacher": HALF, "delta": 1e-3, "teachers": 3, "allowance": 1.0},
+    "expected_accuracy": lambda: {"mechanism": dt.DaRRM(noise()), "teachers": 3, "classes": 2},
+    "expected_agreement": lambda: {"mechanism": dt.DaRRM(noise()), "teachers": 3, "classes": 2},
+    "fetch_noise": lambda: {
+        "teachers": 3,
+        "teacher": HALF,
+        "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
+        "cache_dir": PLACES["cache"],
+    },
+    "forget_draws": lambda: {"private_folder": PLACES["private"]},
+    "general_composition": lambda: {"guarantee": HALF, "count": 2, "slack": 1e-6},
+    "jury_delta": lambda: {"profile": HALF, "epsilon": 0.1, "teachers": 3, "voters": 2},
+    "jury_epsilon": lambda: {"profile": HALF, "delta": 1e-4, "teachers": 3, "voters": 2},
+    "label_profile": lambda: {"gamma": certified().gamma, "teachers": 3, "teacher": HALF},
+    "load_teacher": lambda: {"file": PLACES["weights"], "model": network()},
+    "optimal_composition": lambda: {"guarantee": HALF, "count": 2, "delta": 1e-4},
+    "optimize_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
+    "plan": lambda: {
+        "teachers": 3,
+        "teacher": HALF,
+        "labels": 2,
+        "label_target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
+    },
+    "plot_frontier": lambda: {"plan": a_plan(), "epsilons": [0.5], "axes": no_figure()},
+    "plot_label_profile": lambda: {"noise": certified(), "teacher": HALF, "points": 3, "axes": no_figure()},
+    "plot_ledger": lambda: {"ledger": used_ledger(), "axes": no_figure()},
+    "plot_noise": lambda: {"noise": noise(), "axes": no_figure()},
+    "plot_plurality": lambda: {
+        "mechanism": dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.0),
+        "axes": no_figure(),
+    },
+    "read_privacy": lambda: {"source": list(RUNS)},
+    "read_teachers": lambda: {"sources": [list(RUNS), list(RUNS)]},
+    "self_bounding_allowance": lambda: {"gamma": noise().gamma, "teachers": 3},
+    "self_bounding_delta": lambda: {"profile": HALF, "allocation": allocation(), "epsilon": 0.1, "allowance": 1.0},
+    "self_bounding_epsilon": lambda: {"profile": HALF, "allocation": allocation(), "delta": 1e-4, "allowance": 1.0},
+    "self_bounding_noise": lambda: {"teachers": 3, "allowance": 1.0},
+    "simple_composition": lambda: {"guarantee": HALF, "count": 2},
+    "strongest_mechanism": lambda: {
+        "kind": "subsampling",
+        "teachers": 3,
+        "classes": 2,
+        "teacher": HALF,
+        "allowance": 1.0,
+    },
+    "subsampling_noise": lambda: {"teachers": 3, "allowance": 1},
+    "total_privacy": lambda: {"teachers": [HALF] * 3, "mechanism": dt.DaRRM(noise()), "labels": 2, "delta": 1e-4},
+    "train_teachers": lambda: {
+        "folder": PLACES["teachers"],
+        "build_model": network,
+        "inputs": torch.zeros(6, 4),
+        "labels": torch.zeros(6, dtype=torch.int64),
+        "shards": [np.array([0, 1]), np.array([2, 3])],
+        "shard_size": 2,
+        "settings": dt.TrainingSettings(epochs=1),
+    },
+    "lightning.AccountantCheckpoint": lambda: {"engine": engine()},
+    "lightning.FixMatch": dict,
+    "lightning.FixMatch.augment": lambda: (dt.lightning.FixMatch(), {"inputs": IMAGES}),
+    "lightning.PrivacyReport": lambda: {"ensemble": ensemble()},
+    "lightning.PrivateLabelDataModule": lambda: {"ensemble": ensemble(), "public": PUBLIC, "queries": 3},
+    "lightning.StudentModule": lambda: {"backbone": network()},
+    "lightning.VirtualAdversarialTraining": lambda: {"radius": 1.0},
+    "lightning.label_transition": lambda: {
+        "mechanism": dt.DaRRM(noise()),
+        "teachers": 3,
+        "prior": dt.IndependentVotes(mean=0.7),
+    },
+}
+
+BUILT: dict[str, Callable[[], Any]] = {
+    "ConfidentGNMax": lambda: dt.ConfidentGNMax(threshold=2.0, sigma_check=2.0, sigma=1.0, teachers=3, classes=2),
+    "DaRRM": lambda: dt.DaRRM(noise()),
+    "ExponentialMechanism": lambda: dt.ExponentialMechanism(epsilon=1.0, teachers=3),
+    "GNMax": lambda: dt.GNMax(sigma=2.0, teachers=3, classes=2),
+    "LNMax": lambda: dt.LNMax(scale=2.0, teachers=3),
+    "NoiseFreeMajority": lambda: dt.NoiseFreeMajority(teachers=3),
+    "PermuteAndFlip": lambda: dt.PermuteAndFlip(epsilon=1.0, teachers=3),
+    "RandomizedPlurality": lambda: dt.RandomizedPlurality(epsilon=1.0, teachers=3),
+    "SelfBoundingPlurality": lambda: dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=1.0),
+    "VotePrivatePlurality": lambda: dt.VotePrivatePlurality(teachers=3, classes=2, epsilon=1.0),
+}
+for _kind, _build in BUILT.items():
+    for _method, _arguments in {
+        "aggregate": {"counts": VOTES},
+        "label_probabilities": {"counts": VOTES},
+        "guarantee": {"labels": 2, "delta": 1e-5},
+        "proof": {"labels": 2, "delta": 1e-5},
+        "self_bounding_allowance": {"teachers": 3},
+    }.items():
+        CALLS[f"{_kind}.{_method}"] = lambda build=_build, arguments=_arguments: (build(), dict(arguments))
+
+
+@functools.cache
+def engine() -> Any:
+    from opacus import PrivacyEngine
+
+    return PrivacyEngine(accountant="rdp")
+
+
+PLACES: dict[str, Path] = {}  # filled by a fixture
+
+# Exports that nobody calls with values of their own.
+NOT_CALLED = {
+    "Audit, Certificate, DataDependentGuarantee, Plan, PrivacyReading, PrivacyRoute, SelfBoundingCertificate": "",
+    "Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
+    "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
+    "Mechanism*": "abstract: its methods are tested through every mechanism",
+    "Shards*": "made by assign_shards and contiguous_shards",
+    "PrivacyProfile": "made by its class methods",
+    "lightning.Consistency*": "abstract: its methods are tested through FixMatch and VirtualAdversarialTraining",
+    "Plan.keeps, Plan.price, Plan.sample_sizes, Plan.strongest, Plan.unmet": "called by the planner's entries",
+    "BetaVotes.*, IndependentVotes.*, PluralityVotes.*, SharedVotes.*": "called by the library with checked numbers",
+    "DistributedEnsemble.forward, DistributedEnsemble.train": "needs a group; forward is the ensemble's",
+    "PrivateMajorityEnsemble.train": "an override of Torch's",
+    "lightning.AccountantCheckpoint.*, lightning.PrivacyReport.*, lightning.StudentModule.*, "
+    "lightning.PrivateLabelDataModule.*": "called by Lightning",
+    "lightning.FixMatch.loss, lightning.VirtualAdversarialTraining.*": "called by StudentModule",
+}
+
+
+# --- wrong values -----------------------------------------------------------------------------------------------------
+
+COLUMNS = torch.tensor([[2, 1], [0, 3]])
+VALUES: dict[str, Callable[[], Any]] = {
+    "None": lambda: None,
+    "str": lambda: "x.sqlite",
+    "digits": lambda: "3",
+    "bytes": lambda: b"3",
+    "True": lambda: True,
+    "2": lambda: 2,
+    "2.0": lambda: 2.0,
+    "2.5": lambda: 2.5,
+    "nan": lambda: math.nan,
+    "inf": lambda: math.inf,
+    "negative": lambda: -1,
+    "complex": lambda: 1 + 2j,
+    "huge int": lambda: 10**30,
+    "beyond float": lambda: 10**400,
+    "huge float": lambda: 1e308,
+    "object": lambda: object(),
+    "class": lambda: dict,
+    "[]": list,
+    "[None]": lambda: [None],
+    "['x']": lambda: ["everything"],
+    "[nan]": lambda: [math.nan],
+    "[-1]": lambda: [-1],
+    "{}": dict,
+    "{'a': 1}": lambda: {"a": 1},
+    "{'x'}": lambda: {"everything"},
+    "ragged": lambda: [[1, 2], [3]],
+    "module": lambda: nn.Linear(4, 2),
+    "tensor": lambda: torch.zeros(2, 4),
+    "sparse": lambda: COLUMNS.to_sparse(),
+    "meta": lambda: torch.empty(2, 2, device="meta"),
+    "complex tensor": lambda: torch.zeros(2, 2, dtype=torch.complex64),
+    "bool tensor": lambda: COLUMNS > 1,
+    "empty tensor": lambda: torch.zeros(0),
+    "requires_grad": lambda: torch.ones(2, 2, requires_grad=True),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2, 2), 1.0, 0, torch.qint8),
+    "nan tensor": lambda: torch.full((2, 2), math.nan),
+    "negative tensor": lambda: -COLUMNS,
+    "three axes": lambda: torch.zeros(1, 2, 3, 4, 5, 6),
+    "scalar tensor": lambda: torch.tensor([[7]]),
+    "object array": lambda: np.array([[None, "a"]]),
+    "str array": lambda: np.array(["a", "b"]),
+    "dates": lambda: np.array(["2020-01-01"], dtype="M8[D]"),
+}
+ALL = set(VALUES)
+NUMBERS = {"2", "2.0", "2.5", "negative", "inf", "huge int", "huge float", "beyond float", "nan", "True"}
+TENSORS = ALL - set(list(VALUES)[: list(VALUES).index("tensor")])
+ARRAYS = TENSORS | {"[]", "[None]", "['x']", "[nan]", "[-1]", "ragged"}
+SEQUENCES = {"[]", "[None]", "['x']", "[nan]", "[-1]", "{'x'}", "{}", "{'a': 1}", "ragged", "str", "digits", "bytes"}
+
+# For the parts of an annotation: the values that may be right. Everything else in VALUES is wrong.
+RIGHT: dict[str, set[str]] = {
+    "None": {"None"},
+    "int": {"2"},
+    "float": {"2", "2.0", "2.5"},
+    "bool": {"True"},
+    "str": {"str", "digits"},
+    "bytes": {"bytes"},
+    "Mapping": {"{}", "{'a': 1}"},
+    "dict": {"{}", "{'a': 1}"},
+    "Sequence": {"[]", "empty tensor"},
+    "Iterable": {"[]", "{}", "empty tensor"},
+    "Collection": {"[]", "empty tensor"},
+    "Module": {"module"},
+    "Callable": {"class", "module"},
+}
+
+
+def right_values(annotation: str) -> set[str]:
+    """The values that may be right for a parameter with this annotation."""
+    outer = annotation
+    while "[" in outer:  # what stands in brackets says nothing about the value itself
+        outer = re.sub(r"\[[^\[\]]*\]", "", outer)
+    parts = {part.strip().split(".")[-1] for part in outer.split("|")}
+    return set().union(*(RIGHT.get(part, set()) for part in parts))
+
+
+# Accepted on purpose, by callable, parameter and value ("*" for any).
+ACCEPTED: dict[tuple[str, str], str] = {
+    ("*", "insecure_seed"): "huge int, beyond float",
+    ("*", "seed"): "huge int, beyond float",
+    ("*", "cost"): "class, module",  # functions
+    ("*", "axes"): "None",
+    ("*", "timeout"): "huge int, huge float",
+    ("*", "allowance"): "huge int, huge float",  # above every useful one: no noise
+    ("Plan.at", "epsilon"): "huge int, huge float",
+    ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
+    ("PrivacyProfile.compose", "other"): "huge int, beyond float",
+    ("NoiseFunction.label_probability", "counts"): "2",
+    ("PrivacyLedger.left", "most"): "huge int, beyond float",
+    (
+        "PrivateMajorityEnsemble.check_budget",
+        "batches",
+    ): "tensor, empty tensor, requires_grad, negative tensor, bool tensor, "
+    "three axes, scalar tensor",  # a tensor of batches
+    (
+        "check_independent",
+        "sources",
+    ): "[None], ['x'], {'x'}, ragged, [-1], [nan], tensor, sparse, meta, complex tensor, "
+    "bool tensor, empty tensor, requires_grad, quantized, nan tensor, negative tensor, three axes, scalar tensor, "
+    "object array, str array, dates",  # histories are compared as objects only; read_teachers reads them
+    ("check_independent", "optimizers"): "[None]",
+    ("check_independent", "data_loaders"): "[None]",
+    ("*", "initial"): "None, {}, {'a': 1}, module",
+    ("read_privacy", "module"): "None, {}, {'a': 1}, module",
+    ("read_privacy", "data_loader"): "None",
+    ("read_privacy", "optimizer"): "*",  # a history has no engine that could know its optimizer
+    ("lightning.FixMatch", "weak"): "class, module",
+    ("lightning.FixMatch", "strong"): "class, module",
+    ("check_independent", "overlap"): "huge int, beyond float",
+    ("read_teachers", "overlap"): "huge int, beyond float",
+    ("NoiseFreeMajority.self_bounding_allowance", "overlap"): "huge int, beyond float",
+    ("allocated_delta", "epsilon"): "huge int, huge float",
+    ("jury_delta", "epsilon"): "huge int, huge float",
+    ("self_bounding_delta", "epsilon"): "huge int, huge float",
+    ("self_bounding_delta", "allowance"): "inf, huge int, huge float",
+    ("self_bounding_epsilon", "allowance"): "inf, huge int, huge float",
+    ("*", "voters"): "huge int, beyond float",  # more than there are: all of them
+    ("PrivacyReading.check", "source"): "None",
+    ("PrivacyReading.check", "module"): "None, {}, {'a': 1}, module",
+    ("*", "inputs"): "tensor, empty tensor",
+    ("TrainingSettings", "*"): "huge int, beyond float, huge float",
+    ("lightning.VirtualAdversarialTraining", "*"): "huge int, beyond float, huge float",
+    ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
+    ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
+    ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
+    ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], []",  # a number, or ids
+    ("BetaVotes", "a"): "huge int, huge float",
+    ("BetaVotes", "b"): "huge int, huge float",
+    ("ConfidentGNMax", "threshold"): "negative",  # then every item is answered
+    ("ConfidentGNMax.calibrated", "threshold"): "negative",
+    ("PluralityVotes", "concentration"): "inf, huge int, huge float",
+    ("PrivacyGuarantee", "epsilon"): "inf, huge int, huge float",
+    ("DataDependentLoss.renyi", "orders"): "2, 2.0, 2.5, huge int, huge float, [], empty tensor, scalar tensor",
+}
+
+
+# Errors that name the thing as the user knows it, where the parameter has a general name.
+ALSO_CALLED = {
+    ("PrivacyProfile.from_dict", "value"): ("profile",),
+    ("PrivacyProfile.from_guarantee", "more"): ("guarantee",),
+    ("PrivacyReading.check", "source"): ("history", "accountant"),
+    ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),
+    ("PrivateMajorityEnsemble.set_extra_state", "state"): ("state_dict",),
+    ("RandomAllocation.from_dict", "value"): ("allocation",),
+    ("PrivateMajorityEnsemble.from_opacus", "data_loaders"): ("data loader",),
+    ("read_teachers", "data_loaders"): ("data loader", "data_loader"),
+    ("read_privacy", "source"): ("history", "accountant"),
+    ("read_teachers", "sources"): ("history", "accountant"),
+}
+
+
+SLOW_CALLS = {"DistributedEnsemble", "train_teachers"}  # one needs a process group, the other starts processes
+
+
+class TooLong(BaseException):
+    """A call that took longer than SECONDS."""
+
+
+def function(name: str) -> Any:
+    """The public callable of this name."""
+    return functools.reduce(getattr, name.split("."), dt)
+
+
+def signature(name: str) -> list[inspect.Parameter]:
+    parameters = list(inspect.signature(function(name)).parameters.values())
+    return [one for one in parameters if one.name != "self"]
+
+
+def call(name: str, changes: dict[str, Any]) -> Any:
+    """The valid call of this name, with other values of some parameters."""
+    built = CALLS[name]()
+    owner, arguments = built if isinstance(built, tuple) else (None, built)
+    target = function(name) if owner is None else getattr(owner, name.rsplit(".", 1)[-1])
+    extra = [changes.pop(one.name) for one in signature(name) if one.kind is one.VAR_POSITIONAL and one.name in changes]
+    return target(*arguments.values(), *extra) if extra else target(**(arguments | changes))
+
+
+def outcome(name: str, parameter: str, value: Any) -> str:
+    """What is wrong with how the callable takes this value; empty if it refuses it as it should."""
+
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = call(name, {parameter: value})
+    except dt.DarrmError as error:
+        words = "|".join((re.sub("(?<=[a-z])(?<!s)s$", "", parameter), *ALSO_CALLED.get((name, parameter), ())))
+        named = re.search(rf"\b({words})s?\b", str(error))
+        return "" if named else f"does not name it: {str(error)[:150]}"
+    except TooLong:
+        return f"takes more than {SECONDS} s"
+    except Exception as error:
+        return f"raw {type(error).__name__}: {str(error)[:150]}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return f"accepted: {' '.join(repr(result).split())[:60]}"
+
+
+FEW = {
+    "None",
+    "str",
+    "2.5",
+    "nan",
+    "negative",
+    "huge int",
+    "object",
+    "[]",
+    "[None]",
+    "['x']",
+    "{}",
+    "sparse",
+    "nan tensor",
+}
+
+
+def rows() -> Iterator[tuple[str, str, list[str]]]:
+    """Each parameter of each public callable, and the wrong values for it."""
+    for name in CALLS:
+        for parameter in signature(name):
+            right = right_values(str(parameter.annotation))
+            for key in ((name, parameter.name), ("*", parameter.name), (name, "*")):
+                right |= set(ACCEPTED.get(key, "").split(", "))
+            if "*" not in right:
+                wrong = [label for label in VALUES if label not in right]
+                yield name, parameter.name, [label for label in wrong if label in FEW]
+                yield name, parameter.name, [label for label in wrong if label not in FEW]
+
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("wrong")
+    torch.save(network().state_dict(), folder / "weights.pt")
+    PLACES.update(
+        weights=folder / "weights.pt", cache=folder / "cache", teachers=folder / "teachers", private=folder / "private"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def public_callables() -> set[str]:
+    """The functions, classes and methods of ``dt.__all__`` and ``dt.lightning.__all__``."""
+    found = set()
+    for prefix, names in (("", dt.__all__), ("lightning.", dt.lightning.__all__)):
+        for name in names:
+            one = function(prefix + name)
+            if not callable(one):
+                continue
+            found.add(prefix + name)
+            for method, value in inspect.getmembers(one, inspect.isroutine) if inspect.isclass(one) else ():
+                owner = next((kind for kind in one.__mro__ if method in vars(kind)), object)
+                own = owner.__module__.startswith("darrm_torch") and not method.startswith("_")
+                if own and set(inspect.signature(value).parameters) - {"self"}:
+                    found.add(f"{prefix}{name}.{method}")
+    return found
+
+
+def test_every_public_callable_has_a_valid_call_or_a_reason() -> None:
+    excused = [name for names in NOT_CALLED for name in names.split(", ")]
+    missing = public_callables() - set(CALLS)
+    assert not {name for name in missing if not any(fnmatch(name, one) for one in excused)}
+    assert not set(CALLS) - public_callables()
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in SLOW_CALLS])
+def test_the_valid_call_is_accepted(name: str) -> None:
+    call(name, {})
+
+
+ROWS = [
+    pytest.param(*row, id=f"{row[0]}-{row[1]}-{'rest' if rest else 'few'}", marks=[pytest.mark.slow] * rest)
+    for rest, row in zip(itertools.cycle((0, 1)), rows(), strict=False)
+]
+
+
+@pytest.mark.parametrize(("name", "parameter", "labels"), ROWS)
+def test_wrong_values_are_refused_by_name(name: str, parameter: str, labels: list[str]) -> None:
+    found = {label: outcome(name, parameter, VALUES[label]()) for label in labels}
+    assert not {label: problem for label, problem in found.items() if problem}
+
+
+def test_fixmatch_refuses_what_its_transforms_would_spoil() -> None:
+    for images in (255 * torch.rand(2, 1, 8, 8), torch.rand(2, 4, 8, 8), torch.rand(2, 5), torch.zeros(0, 1, 8, 8)):
+        with pytest.raises(dt.InvalidArgument, match="inputs must be"):
+            dt.lightning.FixMatch().augment(images)
+
+
+def test_virtual_adversarial_training_refuses_an_empty_batch() -> None:
+    with pytest.raises(dt.InvalidArgument, match=r"inputs must be floats .* one input or more"):
+        dt.lightning.VirtualAdversarialTraining().loss(network(), torch.zeros(0, 4))
+
+
+def test_equal_histories_are_plain_data() -> None:
+    assert len(dt.read_teachers([[(3.0, 1 / 6, 60)]] * 6)) == 6
+
+
+def test_an_opacus_model_votes_inside_any_module() -> None:
+    from opacus import GradSampleModule
+
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Flatten(), GradSampleModule(nn.Sequential(nn.Linear(4, 2)))) for _ in range(3)]
+    models[0](torch.randn(2, 4)).sum().backward()
+    ensemble = dt.PrivateMajorityEnsemble(models, dt.DaRRM(noise()))
+    assert ensemble(X).shape == (2,)
