@@ -100,11 +100,6 @@ class EntryList:
         """Nobody else can commit meanwhile."""
         yield
 
-    def _try_lock(self, stream: io.FileIO) -> bool:
-        """Whether the lock was free; this process then holds it."""
-        with file_errors(self.path):
-            return _try_lock(stream)
-
     def reserve(self, size: int) -> None:
         """Make sure that there is space for an entry of so many bytes."""
 
