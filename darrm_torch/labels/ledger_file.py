@@ -219,7 +219,7 @@ class EntryFile:
             raise LedgerError(f"{self.path} is read-only. Nothing was given out")
         deadline = time.monotonic() + self._timeout
         try:
-            while not _try_lock(stream):
+            while not self._try_lock(stream):
                 if time.monotonic() > deadline:
                     raise LedgerError(f"{self.path} is locked: another process is answering. Nothing was given out")
                 time.sleep(0.002)
@@ -229,6 +229,11 @@ class EntryFile:
         finally:
             self._locked = None
             _unlock(stream)
+
+    def _try_lock(self, stream: io.FileIO) -> bool:
+        """Whether the lock was free; this process then holds it."""
+        with file_errors(self.path):
+            return _try_lock(stream)
 
     def reserve(self, size: int) -> None:
         """Make sure that there is space for an entry of so many bytes. Only when locked and without more news."""
@@ -395,7 +400,6 @@ def sync_folder(path: str) -> None:
 
 
 def _try_lock(stream: io.FileIO) -> bool:
-    """Whether the lock was free; this process then holds it."""
     try:
         if sys.platform == "win32":
             stream.seek(2**40)

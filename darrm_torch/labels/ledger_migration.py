@@ -8,6 +8,7 @@ import json
 import operator
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +27,19 @@ def migrate(path: str, timeout: float) -> None:
     Raises:
         LedgerError: it is damaged, read-only, in use or has more than one name.
     """
-    if ledger_format(path) != 1:
-        return
-    path = os.path.realpath(path)  # the file is replaced, not a link to it
+    deadline = time.monotonic() + timeout
+    while ledger_format(path) == 1:
+        try:
+            _rewrite(os.path.realpath(path), timeout)  # the file is replaced, not a link to it
+        except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+            if ledger_format(path) != 1:
+                return  # another process was quicker
+            if not isinstance(error, sqlite3.OperationalError) or time.monotonic() > deadline:
+                raise LedgerError(f"{path} has an old format and cannot be migrated: {error}") from error
+            time.sleep(0.01)
+
+
+def _rewrite(path: str, timeout: float) -> None:
     old = os.stat(path)
     if old.st_nlink > 1:
         raise LedgerError(f"{path} has {old.st_nlink} names (hard links). Keep one, and it can be migrated")
@@ -61,9 +72,6 @@ def migrate(path: str, timeout: float) -> None:
             with contextlib.closing(sqlite3.connect(kept)) as copy:
                 database.backup(copy)
         sync_folder(path)
-    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
-        if ledger_format(path) == 1:  # else another process was quicker
-            raise LedgerError(f"{path} has an old format and cannot be migrated: {error}") from error
     finally:
         database.close()
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import errno
+import io
+import itertools
 import os
 import random
 import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -33,7 +39,7 @@ def forbidden(new):
 
 def facts(file: Path) -> tuple[object, ...]:
     """All that a ledger says."""
-    ledger = PrivacyLedger(file, timeout=0.05)
+    ledger = PrivacyLedger(file, timeout=0.002)
     try:
         labels = [PrivacyLedger.answer(ledger, [key(number)], forbidden) for number in range(ledger.count)]
         return ledger.budget, ledger.count, ledger.charges, labels, ledger.bound("teachers"), ledger.note("for")
@@ -155,6 +161,245 @@ def test_a_newer_format_is_refused_by_name(tmp_path):
     file.write_bytes(file.read_bytes().replace(b"format 0002", b"format 0003", 1))
     with pytest.raises(LedgerError, match=r"has format 3, and this version reads format 2: a newer version"):
         PrivacyLedger(file)
+
+
+# --- power, locks, forks ---------------------------------------------------------------------------------------------
+
+
+class Disk(io.FileIO):
+    """A file that records what reaches it, and when it is made durable."""
+
+    log: ClassVar[list[tuple[str, int, bytes]]] = []
+
+    def write(self, content):
+        self.log.append(("write", self.tell(), bytes(content)))
+        return super().write(content)
+
+    def truncate(self, size=None):
+        self.log.append(("truncate", size, b""))
+        return super().truncate(size)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    Disk.log.clear()
+    monkeypatch.setattr(io, "FileIO", Disk)
+    for name in ("fdatasync", "fsync"):
+        monkeypatch.setattr(os, name, lambda number: Disk.log.append(("sync", 0, b"")), raising=False)
+    return Disk.log
+
+
+def after_power_loss(log):
+    """The possible contents: all that was synchronised, and any part of what was not, the last write cut anywhere."""
+    last = max((number for number, step in enumerate(log) if step[0] == "sync"), default=-1)
+    durable, pending = log[: last + 1], log[last + 1 :]
+    for chosen in itertools.product((False, True), repeat=len(pending)):
+        steps = durable + [step for step, kept in zip(pending, chosen, strict=True) if kept]
+        torn = any(chosen) and steps[-1][0] == "write"
+        for cut in [None, 0, 1, len(steps[-1][2]) // 2] if torn else [None]:
+            content = b""
+            for number, (kind, place, part) in enumerate(steps):
+                if kind == "truncate":
+                    content = content[:place].ljust(place, b"\0")
+                elif kind == "write":
+                    reached = part if cut is None or number < len(steps) - 1 else part[:cut]
+                    content = content[:place].ljust(place, b"\0") + reached + content[place + len(reached) :]
+            yield content
+
+
+def test_no_loss_of_power_loses_a_label_that_was_given_out(tmp_path, disk):
+    """At every step of a ledger, whatever part of the unsynchronised writes reached the disk."""
+    file, crashed, given, states = tmp_path / "ledger", tmp_path / "crashed", [], set()
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE)
+    started = len(disk)
+    for number in range(3):
+        ledger.answer([key(number)], lambda new, number=number: [number % 2])
+        given.append((len(disk), number))
+    ledger.close()
+    log = list(disk)
+    for moment in range(started, len(log) + 1):
+        for content in after_power_loss(log[:moment]):
+            if (moment, content) in states:
+                continue
+            states.add((moment, content))
+            crashed.write_bytes(content)
+            ledger = PrivacyLedger(crashed, cost=ONE)
+            for steps, number in given:
+                if steps <= moment:
+                    assert ledger.answer([key(number)], forbidden) == [number % 2]
+            assert ledger.answer([key(9)], ones) == [1]
+            ledger.close()
+            assert PrivacyLedger(crashed).count == ledger.count
+    assert len(states) > 100
+
+
+def test_an_entry_of_an_ended_process_is_on_disk_before_anybody_relies_on_it(tmp_path, disk, monkeypatch):
+    def interrupted(number):
+        raise KeyboardInterrupt
+
+    file = tmp_path / "ledger"
+    ledger = PrivacyLedger(file, cost=ONE)
+    with monkeypatch.context() as ended:
+        for name in ("fdatasync", "fsync"):
+            ended.setattr(os, name, interrupted, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.answer([key(1)], ones)
+    ledger.close()
+    disk.clear()
+    assert PrivacyLedger(file, cost=ONE).answer([key(1)], forbidden) == [1]
+    assert ("sync", 0, b"") in disk
+
+
+def test_an_entry_that_does_not_reach_the_disk_is_undone(tmp_path, monkeypatch):
+    def fails(number):
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = tmp_path / "ledger"
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE)
+    with monkeypatch.context() as broken:
+        for name in ("fdatasync", "fsync"):
+            broken.setattr(os, name, fails, raising=False)
+        with pytest.raises(LedgerError, match=r"Input/output error\. Nothing was given out"):
+            ledger.answer([key(1)], lambda new: [0])
+    assert ledger.count == PrivacyLedger(file).count == 0
+    assert ledger.answer([key(1)], ones) == [1]
+
+
+def test_locks_that_the_file_system_lacks_are_one_clear_error_at_once(tmp_path, monkeypatch):
+    ledger = PrivacyLedger(tmp_path / "ledger", timeout=600.0)
+
+    def fails(stream, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fails)
+    with pytest.raises(LedgerError, match="No locks available"):
+        ledger.answer([key(1)], forbidden)
+
+
+def test_another_copy_of_equal_length_is_noticed(tmp_path):
+    """A backup is restored in place and used by another process; counts and sizes are as they were."""
+    file = tmp_path / "ledger"
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE)
+    backup = file.read_bytes()
+    ledger.answer([key(1)], ones)
+    file.write_bytes(backup)
+    other = PrivacyLedger(file, cost=ONE)
+    other.answer([key(2)], ones)
+    other.close()
+    for number in (3, 1):
+        with pytest.raises(LedgerError, match="an older copy took its place"):
+            ledger.answer([key(number)], forbidden)
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_file_that_is_taken_away_while_teachers_vote_is_noticed(tmp_path, replaced):
+    file = tmp_path / "ledger"
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE)
+
+    def draw(new):
+        content = file.read_bytes()
+        file.rename(tmp_path / "old")
+        if replaced:
+            file.write_bytes(content)
+        return ones(new)
+
+    with pytest.raises(LedgerError, match="moved or replaced"):
+        ledger.answer([key(1)], draw)
+    assert PrivacyLedger(tmp_path / "old").count == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_child_that_is_forked_while_teachers_vote_commits_nothing(tmp_path, reads):
+    ledger, status = PrivacyLedger(tmp_path / "ledger", FOR_20, cost=ONE), []
+
+    def draw(new):
+        child = os.fork()
+        if child:
+            status.append(os.waitpid(child, 0)[1])
+            return [1]
+        if reads:
+            ledger.count  # noqa: B018 (opens the file again)
+        return [0]
+
+    parent = os.getpid()
+    try:
+        label = ledger.answer([key(1)], draw)
+    except LedgerError as error:
+        os._exit(0 if os.getpid() != parent and "forked" in str(error) else 1)
+    if os.getpid() != parent:
+        os._exit(2)
+    assert (label, status, ledger.count) == ([1], [0], 1)
+    assert PrivacyLedger(tmp_path / "ledger").answer([key(1)], forbidden) == [1]
+
+
+def test_a_ledger_that_is_closed_while_it_answers_commits_nothing(tmp_path):
+    ledger = PrivacyLedger(tmp_path / "ledger", FOR_20, cost=ONE)
+    with pytest.raises(LedgerError, match="was closed"):
+        ledger.answer([key(1)], lambda new: ledger.close() or [1])
+    assert ledger.count == 0
+
+
+@pytest.mark.parametrize("clock", ["1970-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00"])
+def test_charges_keep_their_order_whatever_the_clock_says(tmp_path, monkeypatch, clock):
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls.fromisoformat(clock)
+
+    written(tmp_path / "ledger", 2)
+    monkeypatch.setattr("darrm_torch.labels.ledger.datetime", Clock)
+    ledger = PrivacyLedger(tmp_path / "ledger", cost=ONE)
+    assert ledger.answer([key(7)], ones) == [1]
+    assert [charge.time == clock for charge in PrivacyLedger(tmp_path / "ledger").charges] == [False, False, True]
+
+
+def test_a_tail_that_is_repeated_or_foreign_changes_nothing(tmp_path):
+    file = tmp_path / "ledger"
+    written(file)
+    whole, content = facts(file), file.read_bytes()
+    lines = content.splitlines(keepends=True)
+    for tail in (lines[-1], b"".join(lines[-3:]), content, bytes(10_000), b"{}\n" * 100, os.urandom(1000)):
+        file.write_bytes(content + tail)
+        assert facts(file) == whole
+        assert PrivacyLedger(file, cost=ONE).answer([key(50)], ones) == [1]
+        assert file.read_bytes().startswith(lines[0])
+        assert PrivacyLedger(file).count == 5
+
+
+def test_large_empty_and_unfinished_files_are_no_ledgers(tmp_path):
+    file = tmp_path / "ledger"
+    with file.open("wb") as stream:
+        stream.truncate(100_000_000)  # zeros
+    begin = time.perf_counter()
+    with pytest.raises(LedgerError, match="is no ledger"):
+        PrivacyLedger(file)
+    assert time.perf_counter() - begin < 1
+    for content in (b"", b"darrm-torch led"):
+        file.write_bytes(content)
+        with pytest.raises(LedgerError, match="is no ledger: it is empty or ends in its first line"):
+            PrivacyLedger(file, timeout=0.01)
+    for path in (tmp_path, Path("/dev/null"), Path("/dev/zero")):
+        with pytest.raises(LedgerError, match="is no ledger"):
+            PrivacyLedger(path, timeout=0.01)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(LedgerError, match="is missing"):
+        PrivacyLedger(tmp_path / "dangling", timeout=0.01)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_export_reads_one_entry_at_a_time(tmp_path):
+    file = tmp_path / "ledger"
+    ledger = PrivacyLedger(file)
+    for number in range(20):
+        ledger.answer([key(1000 * number + one) for one in range(1000)], ones)
+    tracemalloc.start()
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as stream:
+            ledger.export_json(stream)
+        assert tracemalloc.get_traced_memory()[1] < file.stat().st_size
+    finally:
+        tracemalloc.stop()
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------

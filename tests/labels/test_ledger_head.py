@@ -64,3 +64,28 @@ def test_a_ledger_says_what_would_go_unnoticed(tmp_path):
     assert "ends with its process" in PrivacyLedger().trust
     assert "has no head" in PrivacyLedger(tmp_path / "ledger").trust
     assert "kept in head" in PrivacyLedger(tmp_path / "ledger", head=tmp_path / "head").trust
+
+
+def test_a_head_that_is_restored_while_the_ledger_is_open_is_compared(tmp_path):
+    file, head = tmp_path / "ledger", tmp_path / "head"
+    ledger = PrivacyLedger(file, FOR_20, cost=ONE, head=head)
+    ledger.answer([key(1)], ones)
+    head.write_text(json.dumps(json.loads(head.read_text()) | {"digest": "0" * 64}))
+    with pytest.raises(LedgerError, match="disagree"):
+        ledger.answer([key(2)], ones)
+
+
+def test_a_head_stays_where_a_link_leads(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "head").symlink_to(tmp_path / "disk" / "head")
+    ledger = PrivacyLedger(tmp_path / "ledger", cost=ONE, head=tmp_path / "head")
+    ledger.answer([key(1)], ones)
+    assert (tmp_path / "head").is_symlink()
+    assert json.loads((tmp_path / "disk" / "head").read_text())["entries"] == 3
+
+
+def test_a_ledger_is_not_its_own_head(tmp_path):
+    PrivacyLedger(tmp_path / "ledger").answer([key(1)], ones)
+    with pytest.raises(LedgerError, match="is no head"):
+        PrivacyLedger(tmp_path / "ledger", head=tmp_path / "ledger")
+    assert PrivacyLedger(tmp_path / "ledger").count == 1
