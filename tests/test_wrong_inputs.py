@@ -206,6 +206,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
     "contiguous_shards": lambda: {"count": 9, "teachers": 3},
+    "design": lambda: {
+        "records": 1000,
+        "total": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-5),
+        "sample_rate": 0.05,
+        "steps": 10,
+        "teachers": 3,
+        "overlaps": [1],
+    },
     "distinct_voters": lambda: {"teachers": 3, "labels": 2},
     "double_subsampling_noise": lambda: {"teachers": 3, "allowance": 2},
     "exact_self_bounding_delta": lambda: {"teacher": HALF, "epsilon": 0.5, "teachers": 3, "allowance": 1.0},
@@ -317,6 +325,7 @@ NOT_CALLED = {
     "Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
     "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
+    "Design*": "results of design",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
     "lightning.Consistency*": "abstract: its methods are tested through FixMatch and VirtualAdversarialTraining",
@@ -460,6 +469,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
     ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], []",  # a number, or ids
+    ("design", "model_cost"): "huge int, huge float",
     ("BetaVotes", "a"): "huge int, huge float",
     ("BetaVotes", "b"): "huge int, huge float",
     ("ConfidentGNMax", "threshold"): "negative",  # then every item is answered

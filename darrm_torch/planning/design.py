@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.regions import check_target
 from ..privacy.allocation import RandomAllocation
@@ -237,6 +238,7 @@ class Design:
         )
 
 
+@checked
 def design(
     *,
     records: int,
@@ -282,13 +284,13 @@ def design(
     >>> answer.rows[1].verdict
     'Disjoint shards: equal computing, 1.89 times the noise of one model.'
     """
-    records = check_integer("records", records, low=1)
+    records = check_integer("records", records, low=1, high=2**53)
     check_target(total, "total")
     check_number("total.epsilon", total.epsilon, low=0.0, low_open=True, high_open=True)
     cure = "Gaussian noise needs a positive delta."
     check_number("total.delta", total.delta, low=0.0, high=1.0, low_open=True, high_open=True, cure=cure)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
-    steps = check_integer("steps", steps, low=1)
+    steps = check_integer("steps", steps, low=1, high=10**9)
     if data not in ("pooled", "silos"):
         raise InvalidArgument("data", '"pooled" or "silos"', data)
     counts = list(teachers) if isinstance(teachers, Sequence) else [teachers]
