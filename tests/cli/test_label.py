@@ -278,3 +278,15 @@ def test_a_ledger_in_memory_is_refused(trained: Path, capsys: pytest.CaptureFixt
     message = said(capsys, *LABEL, "--ledger", ":memory:", status=2)
     assert "--ledger must be a file, got ':memory:'. A ledger in memory is gone when the command ends" in message
     assert not Path("y.npy").exists()
+
+
+def test_out_is_a_new_or_a_regular_file(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A link is not followed, and a pipe is not replaced; nothing is charged."""
+    (trained / "target.npy").write_text("precious")
+    (trained / "y.npy").symlink_to("target.npy")
+    os.mkfifo(trained / "pipe.npy")
+    for name, kind in (("y.npy", "a link"), ("pipe.npy", "a pipe")):
+        message = said(capsys, *LABEL, "--out", name, status=2)
+        assert f"--out must be a file that can be written, got '{name}'. This is {kind}" in message
+    assert (trained / "target.npy").read_text() == "precious"
+    assert not list(trained.glob("labels.ledger*"))

@@ -383,3 +383,44 @@ def test_neighbours_differ_only_in_the_teachers(tmp_path: Path) -> None:
     assert shown[0] == shown[1]
     assert shown[0][0].endswith("1\n")  # one time for all files
     assert shown[0][2] == ["run", *(f"run/teacher-00{number}.pt" for number in range(3))]
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])
+def test_only_the_owner_can_read_teachers_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    inputs, labels = some_data(12)
+    before = os.umask(mask)
+    try:
+        train_teachers(
+            tmp_path / "new" / "teachers",
+            build_model=zeros,
+            inputs=inputs,
+            labels=labels,
+            shards=contiguous_shards(12, teachers=1),
+            shard_size=12,
+            settings=TrainingSettings(batch_size=12, epochs=1),
+            progress=False,
+            workers=1,
+        )
+    finally:
+        os.umask(before)
+    made = sorted((tmp_path / "new").rglob("*"))
+    assert len(made) >= 4
+    for path in [tmp_path / "new", *made]:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+@pytest.mark.parametrize("name", ["../escape", "a/b", "", ".", "..", "/tmp/escape", "new\nline"])
+def test_a_name_stays_in_its_folder(tmp_path: Path, name: str) -> None:
+    inputs, labels = some_data(12)
+    with pytest.raises(InvalidArgument, match="name must be a file name"):
+        train_teachers(
+            tmp_path / "teachers",
+            build_model=zeros,
+            inputs=inputs,
+            labels=labels,
+            shards=contiguous_shards(12, teachers=1),
+            shard_size=12,
+            settings=TrainingSettings(batch_size=12, epochs=1),
+            name=name,
+        )
+    assert list(tmp_path.iterdir()) == []
