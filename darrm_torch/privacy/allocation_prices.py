@@ -18,7 +18,7 @@ from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile, as_profile
-from .ratios import RatioLaw, pair_law
+from .ratios import RatioLaw, pair_law, product_of
 
 __all__ = [
     "allocated_delta",
@@ -56,14 +56,15 @@ def allocated_delta(
     *,
     voters: int | Sequence[float] | None = None,
 ) -> float:
-    """Delta at ``epsilon`` of everything that randomly allocated teachers can release: theorems 1 and 2.
+    """Delta at ``epsilon`` of everything that randomly allocated teachers can release: theorems 13 and 14.
 
     Args:
         profile: what each trained teacher promises (the weakest of unlike ones, :meth:`PrivacyProfile.weakest`).
         allocation: how records were allocated.
         epsilon: in nats.
         voters: how many teachers are read, chosen without looking at data: a number, the probability of each number
-            from 0 on (:func:`distinct_voters`), or ``None``: all of them.
+            from 0 on (:func:`distinct_voters`), or ``None``: all of them. With given ``blocks``, probabilities are for
+            juries drawn at random, with equal chances for all sets of one size.
 
     Raises:
         InvalidArgument: a value out of range.
@@ -106,7 +107,7 @@ def jury_delta(
     overlap: int | None = None,
     voters: int | Sequence[float],
 ) -> float:
-    """Delta at ``epsilon`` of all labels by a jury drawn at random, without random allocation: theorem 2.
+    """Delta at ``epsilon`` of all labels by a jury drawn at random, without random allocation: theorem 14.
 
     Args:
         profile: what each trained teacher promises.
@@ -170,7 +171,7 @@ def self_bounding_delta(
     allowance: float,
     voters: int | None = None,
 ) -> float:
-    """Delta at ``epsilon`` of self-bounding labels from teachers with ``overlap=1``: theorem 3.
+    """Delta at ``epsilon`` of self-bounding labels from teachers with ``overlap=1``: theorem 15.
 
     Args:
         profile: what each trained teacher promises; teachers are trained independently.
@@ -197,7 +198,7 @@ def self_bounding_epsilon(
     allowance: float,
     voters: int | None = None,
 ) -> float:
-    """Epsilon at ``delta`` of self-bounding labels of randomly allocated records: theorem 3, any ``overlap``.
+    """Epsilon at ``delta`` of self-bounding labels of randomly allocated records: theorems 15 and 16.
 
     The arguments are those of :func:`self_bounding_delta`.
 
@@ -229,7 +230,7 @@ def _read(allowance: float, voters: int | None) -> float:
 def _self_bounding_blocks(
     profile: PrivacyProfile, allocation: RandomAllocation, allowance: float, delta: float
 ) -> float:
-    """Theorem 3 for r > 1: ``y epsilon e^epsilon`` at the point of the profile that suits ``delta``."""
+    """Theorem 16, for r > 1: ``y epsilon e^epsilon`` at the point of the profile that suits ``delta``."""
     smallest = min(allocation.block_sizes)
     share, times = min(allocation.overlap, allowance / smallest), min(1.0, allowance / smallest) * allocation.overlap
 
@@ -248,7 +249,7 @@ def _voters(voters: int | Sequence[float] | None, teachers: int) -> tuple[float,
         law = tuple(check_number("voters", chance, low=0.0, high=1.0) for chance in voters)
         if not 1 < len(law) <= teachers + 1 or abs(math.fsum(law) - 1) > 1e-9:
             raise InvalidArgument("voters", f"at most {teachers + 1} probabilities that add up to 1", voters)
-        return law
+        return (*law[:-1], law[-1] + max(0.0, 1 - math.fsum(law)))  # what rounding lost counts as the largest number
     return (0.0,) * check_integer("voters", voters, low=1, high=teachers) + (1.0,)
 
 
@@ -281,7 +282,7 @@ def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tu
     if allocation.weights:
         return (_Price(((1.0, _weighted_law(profile, allocation.weights)),)),)
     sizes = allocation.block_sizes
-    juries = _rounded_up(voters)
+    juries = _rounded_up(voters) if len(sizes) <= _MOST_SPLITS else [(allocation.teachers, 1.0)]
     splits = {size: dict(itertools.islice(_splits(sizes, size), _MOST_SPLITS + 1)) for size, _ in juries}
     if len(set().union(*splits.values())) > _MOST_SPLITS:
         juries, splits = [(allocation.teachers, 1.0)], {allocation.teachers: {sizes: 1.0}}
@@ -310,8 +311,8 @@ def _rounded_up(voters: Sequence[float]) -> list[tuple[int, float]]:
 
 def _splits(sizes: tuple[int, ...], voters: int) -> Iterator[tuple[tuple[int, ...], float]]:
     """How many of ``voters`` random teachers are in each block, with the probability of that."""
-    if len(sizes) == 1:
-        yield (voters,), 1.0
+    if len(sizes) == 1 or voters == sum(sizes):
+        yield (voters,) if len(sizes) == 1 else sizes, 1.0
         return
     others = sum(sizes[1:])
     for here in range(max(0, voters - others), min(sizes[0], voters) + 1):
@@ -325,7 +326,7 @@ def _blocks_law(profile: PrivacyProfile, blocks: tuple[tuple[int, int], ...]) ->
     """One shard in each block of ``size``, of which ``voters`` are read: the product of the blocks' ratios."""
     kinds = Counter(block for block in blocks if block[1])
     laws = [_block_law(profile, size, voters).power(count) for (size, voters), count in kinds.items()]
-    return reduce(RatioLaw.product, laws)
+    return product_of(laws)
 
 
 @lru_cache(maxsize=256)
@@ -335,8 +336,8 @@ def _block_law(profile: PrivacyProfile, size: int, voters: int) -> RatioLaw:
 
 @lru_cache(maxsize=64)
 def _weighted_law(profile: PrivacyProfile, weights: tuple[float, ...]) -> RatioLaw:
-    law = pair_law(profile)
-    kinds = sorted(Counter(weight for weight in weights if weight).items())
+    law, whole = pair_law(profile), math.fsum(weights)
+    kinds = sorted(Counter(weight / whole for weight in weights if weight).items())
     return reduce(RatioLaw.sum, (law.total(count).affine(0.0, weight) for weight, count in kinds))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -21,7 +21,7 @@ from ..arrays import FloatArray
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile
 
-__all__ = ["RatioLaw", "pair_law"]
+__all__ = ["RatioLaw", "pair_law", "product_of"]
 
 _UNIT = 2.0**-53
 _TAIL = 1e-18  # mass that each operation may move to an infinite loss
@@ -30,7 +30,9 @@ _CELLS = 4096  # of a product: it costs cells**2
 _SUM_CELLS = 2048  # of a sum, which costs more
 _MOST_CELLS = 16384
 _FINEST = 1e-6  # step of a grid: a sum has log(2) / step cells
+_LEAST_STEP = 2.0**-50  # neighbours on a grid are unlike numbers
 _EXACT = 50_000  # values that are kept one by one rather than moved to a grid
+_MOST_NOISE = 2.0**30  # more noise costs no more, and its ratios differ from 1 by less than rounding
 _LARGEST = 300.0  # of the logarithm of a ratio, so that the product of two is a float
 
 
@@ -181,6 +183,9 @@ class RatioLaw:
         if step == self.step:
             return self
         positive = self.values > 0
+        if not positive.any():  # nothing is hidden: a cell without mass keeps the grid
+            ends = np.array([self.masses.sum(), 0.0])
+            return replace(self, values=np.array([0.0, 1.0]), masses=ends, step=step, first=0)
         if self.step:
             places = np.arange(self.first, self.first + len(self.values) - 1) * (self.step / step)
         else:
@@ -243,7 +248,7 @@ class RatioLaw:
                 math.ceil(math.log2(len(self.values) / cells)), math.ceil(math.log2(_FINEST / self.step))
             )
         logs = np.log(self.values[self.values > 0])
-        return max(float(np.ptp(logs)) / cells, _FINEST)
+        return max(float(np.ptp(logs)) / cells if len(logs) else 0.0, _FINEST)
 
     def _multinomial(self, count: int, *, sums: bool) -> RatioLaw:
         """All sums, or products, of ``count`` independent copies: by how many take each value."""
@@ -322,16 +327,22 @@ def pair_law(profile: PrivacyProfile) -> RatioLaw:
     """The ratio of one ordered pair that dominates everything that ``profile`` describes, in both directions."""
     laws = [_promise_law(points).power(count) for points, count in profile.promises]
     laws += [_dp_sgd_law(noise, rate).power(steps) for noise, rate, steps in profile.dp_sgd]
-    return reduce(RatioLaw.product, sorted(laws, key=lambda law: -law.step))
+    return product_of(sorted(laws, key=lambda law: -law.step))
+
+
+def product_of(laws: Sequence[RatioLaw]) -> RatioLaw:
+    """The ratio of all ``laws`` together; the constant 1 if there are none."""
+    return reduce(RatioLaw.product, laws) if laws else RatioLaw(values=np.ones(1), masses=np.ones(1))
 
 
 def _dp_sgd_law(noise: float, rate: float) -> RatioLaw:
     """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z."""
+    noise = min(noise, _MOST_NOISE)
     stay = math.log1p(-rate) if rate < 1 else -math.inf
     ends = np.array([-9.2 * noise, 1 + 9.2 * noise])
     low, high = np.clip(np.logaddexp(stay, math.log(rate) + (ends - 0.5) / noise**2), -_LARGEST, _LARGEST)
     spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B
-    step = max((high - low) / _MOST_CELLS, min(spread / 64, (high - low) / _CELLS))
+    step = max((high - low) / _MOST_CELLS, min(spread / 64, (high - low) / _CELLS), _LEAST_STEP)
     first, last = math.floor(low / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1)
     with np.errstate(divide="ignore", invalid="ignore"):

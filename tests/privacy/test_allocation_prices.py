@@ -290,6 +290,45 @@ def test_no_promise_no_price():
     assert allocated_delta(PrivacyProfile.non_private(), allocation, 1.0) == 1.0
 
 
+@pytest.mark.parametrize("shape", [{}, {"overlap": 2}, {"weights": (0.5, 0.3, 0.2)}])
+def test_a_release_without_privacy_beside_a_private_one(shape):
+    profile, allocation = STRONG.compose(PrivacyProfile.non_private()), RandomAllocation(teachers=3, **shape)
+    assert allocated_delta(profile, allocation, 1.0) == 1.0
+    assert allocated_epsilon(profile, allocation, 1e-5) == math.inf
+    read = allocated_delta(profile, RandomAllocation(teachers=4), 5.0, voters=2)
+    assert 0.5 <= read < 0.5 + 1e-9  # with probability 1/2 the record's teacher is read
+
+
+def test_releases_of_nothing_cost_nothing():
+    assert allocated_epsilon(PrivacyProfile(), RandomAllocation(teachers=3), 0.0) == 0.0
+    assert jury_epsilon(PrivacyProfile(), 0.0, teachers=3, voters=2) == 0.0
+
+
+def test_juries_without_a_member_reveal_nothing():
+    pure, allocation = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=1.0)), RandomAllocation(teachers=3)
+    half = allocated_delta(pure, allocation, 0.1, voters=(0.5, 0.0, 0.5))
+    assert half == pytest.approx(0.5 * allocated_delta(pure, allocation, 0.1, voters=2), rel=1e-9)
+    assert allocated_epsilon(pure, allocation, 0.0, voters=(1.0, 0.0)) == 0.0
+
+
+def test_probabilities_that_rounding_left_below_one():
+    pure, voters = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=1.0)), (1 - 1e-9, 0.0)
+    missing = 1e-9 * (math.e - 1) / (math.e + 1)
+    assert jury_delta(pure, 0.0, teachers=1, voters=voters) >= missing * (1 - 1e-6)
+    assert allocated_delta(pure, RandomAllocation(teachers=1), 0.0, voters=voters) >= missing * (1 - 1e-6)
+    rounded = RandomAllocation(teachers=3, weights=(0.5, 0.3, 0.2 - 1e-9))
+    exact = RandomAllocation(teachers=3, weights=(0.5, 0.3, 0.2))
+    weak = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=1e-9))
+    assert allocated_delta(weak, rounded, 0.0) == pytest.approx(allocated_delta(weak, exact, 0.0), rel=1e-4)
+
+
+@pytest.mark.parametrize("voters", [None, 7])
+def test_a_thousand_blocks(voters):
+    pure = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.1))
+    epsilon = allocated_epsilon(pure, RandomAllocation(teachers=2000, overlap=1000), 1e-5, voters=voters)
+    assert 0 < epsilon <= pure.compose(voters or 1000).epsilon(1e-5)
+
+
 def test_a_thousand_teachers():
     epsilon = allocated_epsilon(PAPER, RandomAllocation(teachers=1001), 3e-4)
     assert 2.0e-4 < epsilon < 2.2e-4

@@ -121,3 +121,12 @@ def test_products_keep_to_the_grid():
     twice = law.product(law)
     assert twice.step == law.step
     assert delta(twice, 1.0) == pytest.approx(delta(law.power(2), 1.0), rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", [1e6, 1e8, 1e12, 1e200])
+@pytest.mark.parametrize("rate", [1.0, 1e-6, 1e-12])
+def test_noise_that_hides_everything_but_rounding(noise, rate):
+    law = pair_law(PrivacyProfile.from_dp_sgd([(noise, rate, 1)]))
+    truth = rate / (noise * math.sqrt(2 * math.pi))
+    assert truth * (1 - 1e-6) <= law.removal(0.0) < 1e-3
+    assert truth * (1 - 1e-6) <= law.addition(0.0) < 1e-3
