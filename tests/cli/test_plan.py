@@ -198,7 +198,7 @@ MISTAKES = [
     (("plan", "--teachrs", "11"), "Did you mean --teachers?"),
     (("plan", "--label-target", "0.1"), "missing --teachers"),
     (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
-    (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer in [1, 100000]"),
+    (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
     (("plan", "--teachers", "11"), "give --label-target EPS,DELTA or --total-target EPS,DELTA"),
     ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
     ((*PLAN, "0.1", "--noise-multiplier", "12", "--sample-rate", "1/0", "--steps", "9"), "a fraction such as 1/35"),
