@@ -142,7 +142,7 @@ def _run(chosen: Any) -> int:
         )
 
     if ledger is not None:
-        check_kept(ledger, ensemble.get_extra_state())
+        check_kept(ledger, ensemble)
         ensemble = spending_from(ledger)
     with whole("--out", chosen.out) as beside:
         batches = inputs.split(chosen.batch_size)

@@ -15,6 +15,7 @@ from .showing import fill, print_json
 from .values import read_guarantee
 
 if TYPE_CHECKING:
+    from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -155,14 +156,12 @@ def with_budget(ledger: PrivacyLedger, budget: PrivacyGuarantee | None, option: 
     return ledger
 
 
-def check_kept(ledger: PrivacyLedger, identity: dict[str, str]) -> None:
+def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble) -> None:
     """Check that the ledger belongs to these teachers, this noise and these rules."""
-    from ..labels.kept import differ_by_rounding
+    from ..labels.kept import described, kept_mechanism
 
-    kept = json.loads(ledger.bound("mechanism") or "null")
-    names = ledger.differences(identity)
-    if differ_by_rounding(kept, json.loads(identity["mechanism"])):  # solved on another machine
-        names = [name for name in names if name != "mechanism"]
+    mechanism = kept_mechanism(ledger, ensemble.mechanism)  # it may have been solved on another machine
+    names = ledger.differences(ensemble.get_extra_state() | {"mechanism": described(mechanism)})
     different = [_DIFFERENT.get(name, name) for name in names]
     if different:
         raise LedgerError(

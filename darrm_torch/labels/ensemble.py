@@ -29,7 +29,7 @@ from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_overlap, check_weights
 from ..teachers.reading import read_teachers
-from .kept import described, kept_mechanism
+from .kept import described, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
 from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
@@ -146,8 +146,7 @@ class PrivateMajorityEnsemble(nn.Module):
         self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
         self.ledger.bind(self._identity, cost=partial(_price, delta=self.delta, **self._situation))
-        if isinstance(mechanism, DaRRM):
-            self.ledger.note("noise", mechanism.noise.to_json())
+        note_noise(self.ledger, mechanism)
 
     @classmethod
     @checked

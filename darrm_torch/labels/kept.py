@@ -7,11 +7,13 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from ..mechanisms import DaRRM, Mechanism
+from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction
 from .ledger import PrivacyLedger
 
-__all__ = ["described", "differ_by_rounding", "kept_mechanism"]
+__all__ = ["described", "kept_mechanism", "note_noise"]
+
+Tables = SelfBoundingPlurality | VotePrivatePlurality
 
 
 def described(mechanism: Mechanism) -> str:
@@ -21,24 +23,44 @@ def described(mechanism: Mechanism) -> str:
     return json.dumps(kept, sort_keys=True)
 
 
+def note_noise(ledger: PrivacyLedger, mechanism: Mechanism) -> None:
+    """Keep in the ledger what a solver found for this mechanism, if it was not kept before."""
+    if isinstance(mechanism, DaRRM):
+        ledger.note("noise", mechanism.noise.to_json())
+    elif isinstance(mechanism, Tables):
+        ledger.note("noise", json.dumps(mechanism.table.shares.tolist()))
+
+
 def kept_mechanism(ledger: PrivacyLedger, mechanism: Mechanism) -> Mechanism:
     """The mechanism that the ledger was started with, if this one differs from it only by rounding; else this one."""
-    kept, given = ledger.bound("mechanism"), described(mechanism)
-    if kept is None or kept == given or not differ_by_rounding(json.loads(kept), json.loads(given)):
+    kept, noise = ledger.bound("mechanism"), ledger.note("noise")
+    if kept is None or kept == described(mechanism):
+        return mechanism
+    was, now = json.loads(kept), json.loads(described(mechanism))
+    if isinstance(mechanism, Tables):  # the digest of a table says nothing about how near another one is
+        was["parameters"].pop("table", None), now["parameters"].pop("table")
+    if not _nearly_equal(was, now) or (noise is None and isinstance(mechanism, DaRRM | Tables)):
         return mechanism
     if isinstance(mechanism, DaRRM):
-        noise = ledger.note("noise")
-        return mechanism if noise is None else replace(mechanism, noise=NoiseFunction.from_json(noise))
-    parameters = json.loads(kept)["parameters"]
-    return replace(mechanism, **{one.name: parameters[one.name] for one in fields(mechanism) if one.name in parameters})
+        assert noise is not None
+        return replace(mechanism, noise=NoiseFunction.from_json(noise))
+    parameters = was["parameters"]
+    same = replace(mechanism, **{one.name: parameters[one.name] for one in fields(mechanism) if one.name in parameters})
+    if isinstance(mechanism, Tables) and isinstance(same, Tables):
+        assert noise is not None
+        same = same.with_shares(json.loads(noise))
+        # Solvers may stop at different tables that are equally good; a table for another prior is less good.
+        if same.expected_accuracy(same.prior) < mechanism.expected_accuracy(mechanism.prior) - 1e-6:
+            return mechanism
+    return same
 
 
-def differ_by_rounding(one: Any, other: Any) -> bool:
+def _nearly_equal(one: Any, other: Any) -> bool:
     """Whether two descriptions are equal but for the last digits of their numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(differ_by_rounding(value, other[name]) for name, value in one.items())
+        return one.keys() == other.keys() and all(_nearly_equal(value, other[name]) for name, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(differ_by_rounding, one, other))
+        return len(one) == len(other) and all(map(_nearly_equal, one, other))
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-6)
     return type(one) is type(other) and bool(one == other)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from scipy import stats
 
 from ..arrays import FloatArray, IntArray
-from ..errors import check_integer, check_number
+from ..errors import PrivacyViolation, check_integer, check_number
 from ..noise.histograms import Standings, standings, votes_within
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
-from ..noise.regions import check_overlap
+from ..noise.regions import check_overlap, growth_at_least
 from ..noise.table_program import self_bounding_table, vote_private_table
 from ..noise.tables import VoteTable
 from ..privacy.guarantees import PrivacyGuarantee
@@ -26,6 +27,7 @@ from .sampling import RandomBits, fair_argmax
 __all__ = ["MOST_CLASSES", "SelfBoundingPlurality", "VotePrivatePlurality"]
 
 MOST_CLASSES = 10_000
+_Table = TypeVar("_Table", bound="_Plurality")
 _LISTED = 350  # the most histograms of all votes for which the allowance of a sample is computed on them
 
 
@@ -57,6 +59,24 @@ class _Plurality(Mechanism):
 
     @abstractmethod
     def _solve(self, space: Standings) -> VoteTable: ...
+
+    @abstractmethod
+    def _proven(self, table: VoteTable) -> VoteTable:
+        """The table, proven to keep what the mechanism promises."""
+
+    def with_shares(self: _Table, shares: Sequence[int]) -> _Table:
+        """This mechanism with a table that was solved before, perhaps on another machine, and is proven again.
+
+        Args:
+            shares: ``table.shares`` of a mechanism with the same arguments.
+
+        Raises:
+            InvalidArgument: they are not the shares of such a table.
+            PrivacyViolation: the table does not keep what this mechanism promises.
+        """
+        other = replace(self)
+        object.__setattr__(other, "_table", self._proven(VoteTable.from_shares(self._table.space, shares)))
+        return other
 
     @property
     def table(self) -> VoteTable:
@@ -177,6 +197,9 @@ class SelfBoundingPlurality(_Plurality):
         object.__setattr__(self, "allowance", allowance)
         return _self_bounding(space, allowance=allowance, overlap=min(self._affected, space.votes), prior=self.prior)
 
+    def _proven(self, table: VoteTable) -> VoteTable:
+        return table.certified(allowance=self.allowance, overlap=min(self._affected, table.space.votes))
+
     def _parameters(self) -> dict[str, Any]:
         return {"allowance": self.allowance, **super()._parameters()}
 
@@ -220,10 +243,19 @@ class VotePrivatePlurality(_Plurality):
         affected = self._affected
         epsilon = check_number("epsilon", self.epsilon, low=affected * 1e-6, high=affected * 500.0)
         object.__setattr__(self, "epsilon", epsilon)
-        one_vote = epsilon / affected * (1 - 2.0**-40)
+        return _vote_private(space, epsilon=self._one_vote(space), prior=self.prior)
+
+    def _proven(self, table: VoteTable) -> VoteTable:
+        if table.lacking_growth(growth_at_least(self._one_vote(table.space))) > 0:
+            raise PrivacyViolation(f"the table does not keep epsilon = {self.epsilon!r}")
+        return table
+
+    def _one_vote(self, space: Standings) -> float:
+        """The epsilon of one vote that the table sees."""
+        one_vote = self.epsilon / self._affected * (1 - 2.0**-40)
         if space.votes < self.teachers:
             one_vote = math.log1p(self.teachers / space.votes * math.expm1(one_vote)) * (1 - 2.0**-40)
-        return _vote_private(space, epsilon=min(one_vote, 500.0), prior=self.prior)
+        return min(one_vote, 500.0)
 
     def _parameters(self) -> dict[str, Any]:
         return {"epsilon": self.epsilon, **super()._parameters()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from .grid import GRID
 from .histograms import Standings
 from .plurality_priors import VAGUE_VOTES, PluralityPrior, standing_weights
 from .regions import check_overlap, growth_at_least
-from .self_bounding import SelfBoundingCertificate
 from .tables import VoteTable, noise_free_table
 
 __all__ = ["self_bounding_table", "vote_private_table"]
@@ -56,15 +54,8 @@ def self_bounding_table(
         # A table that exceeds its bound by b keeps it when mixed with the uniform table of weight b/m for each class.
         table = _repaired(space, chances, lambda table: table.lacking_allowance(m, affected) / m)
     reached = float(weights @ table.chances)
-    certificate = SelfBoundingCertificate(
-        teachers=space.votes,
-        overlap=affected,
-        digest=table.digest,
-        allowance=m,
-        smallest=min(m, table.smallest_allowance(affected)),
-        optimality_gap=max(0.0, bound - reached) if math.isfinite(bound) else 0.0,
-    )
-    return replace(table, certificate=certificate)
+    gap = max(0.0, bound - reached) if math.isfinite(bound) else 0.0
+    return table.certified(allowance=m, overlap=affected, optimality_gap=gap)
 
 
 def vote_private_table(space: Standings, *, epsilon: float, prior: PluralityPrior = VAGUE_VOTES) -> VoteTable:

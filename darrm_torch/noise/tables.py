@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from ..arrays import FloatArray, IntArray
+from ..errors import InvalidArgument, PrivacyViolation
 from ..privacy.guarantees import round_up
 from .grid import GRID
 from .histograms import Standings, standings
@@ -39,6 +40,38 @@ class VoteTable:
     space: Standings
     shares: IntArray
     certificate: SelfBoundingCertificate | None = None
+
+    @classmethod
+    def from_shares(cls, space: Standings, shares: Sequence[int]) -> VoteTable:
+        """A table that was stored, without its certificate.
+
+        Raises:
+            InvalidArgument: these are not shares of the standings.
+        """
+        numbers = np.array(shares)
+        right = numbers.shape == space.own.shape and numbers.dtype == np.int64 and numbers.min() >= 0
+        if not right or np.any(_sums(space, numbers) != GRID):
+            raise InvalidArgument("shares", "for each standing, in units of 2**-53, with sums of 1", "others")
+        numbers.setflags(write=False)
+        return cls(space=space, shares=numbers)
+
+    def certified(self, *, allowance: float, overlap: int, optimality_gap: float | None = None) -> VoteTable:
+        """The table with the proof that it is self-bounding, in exact rational arithmetic.
+
+        Raises:
+            PrivacyViolation: ``allowance`` is too small for the table.
+        """
+        if self.lacking_allowance(allowance, overlap) > 0:
+            raise PrivacyViolation(f"the table is not {allowance!r}-self-bounding for an overlap of {overlap}")
+        certificate = SelfBoundingCertificate(
+            teachers=self.space.votes,
+            overlap=overlap,
+            digest=self.digest,
+            allowance=allowance,
+            smallest=min(allowance, self.smallest_allowance(overlap)),
+            optimality_gap=optimality_gap,
+        )
+        return replace(self, certificate=certificate)
 
     @functools.cached_property
     def chances(self) -> FloatArray:
@@ -154,3 +187,10 @@ def noise_free_table(space: Standings) -> VoteTable:
     best = np.zeros(space.histograms, dtype=np.int64)
     np.maximum.at(best, space.histogram, space.own)
     return VoteTable(space=space, shares=np.where(space.own == best[space.histogram], GRID, 0))
+
+
+def _sums(space: Standings, shares: IntArray) -> IntArray:
+    """The sum of the shares of each histogram: (histograms,)."""
+    sums = np.zeros(space.histograms, dtype=np.int64)
+    np.add.at(sums, space.histogram, np.minimum(shares, GRID + 1))
+    return sums

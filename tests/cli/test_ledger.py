@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import darrm_torch as dt
 from darrm_torch import cli
@@ -108,3 +109,42 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     broken[-40:-30] = bytes(10)
     Path("broken.ledger").write_bytes(broken)
     assert "darrm: error: file: " in said(capsys, "ledger", "broken.ledger", status=2)
+
+
+EVERY_KIND = {
+    "DaRRM": lambda: dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0)),
+    "DaRRM for one label": lambda: dt.DaRRM(
+        dt.optimize_noise(teachers=3, teacher=POINT, target=dt.PrivacyGuarantee(epsilon=2.0, delta=1e-4))
+    ),
+    "SelfBoundingPlurality": lambda: dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=1.5),
+    "VotePrivatePlurality": lambda: dt.VotePrivatePlurality(teachers=3, classes=2, epsilon=0.5, overlap=3),
+    "NoiseFreeMajority": lambda: dt.NoiseFreeMajority(classes=2),
+    "GNMax": lambda: dt.GNMax(sigma=2.0, overlap=3),
+    "LNMax": lambda: dt.LNMax(scale=2.0, overlap=3),
+    "PermuteAndFlip": lambda: dt.PermuteAndFlip(epsilon=0.5, overlap=3),
+    "ExponentialMechanism": lambda: dt.ExponentialMechanism(epsilon=0.5, overlap=3),
+    "RandomizedPlurality": lambda: dt.RandomizedPlurality(epsilon=0.5, classes=2),
+}
+POINT = dt.PrivacyGuarantee(epsilon=1.0, delta=1e-5)
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_ledger_that_python_started_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As the tutorials make it, with each mechanism, also where the file is read-only."""
+    monkeypatch.chdir(tmp_path)
+    mechanism, profiles = EVERY_KIND[kind](), [dt.PrivacyProfile.from_guarantee(POINT)] * 3
+    ledger = dt.PrivacyLedger("labels.ledger", dt.PrivacyGuarantee(epsilon=90.0, delta=1e-2))
+    models = [torch.nn.Linear(2, 2) for _ in range(3)]
+    ensemble = dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
+    ensemble(torch.rand(4, 2))
+    ledger.close()
+    for mode in (0o600, 0o400):
+        Path("labels.ledger").chmod(mode)
+        text = " ".join(said(capsys, "ledger", "labels.ledger").split())
+        assert text.startswith("4 labels in 1 batch.")
+        assert f"Noise: {type(mechanism).__name__}" in text
+        assert "Budget: (90, 0.01)-DP." in text
+        assert "Spent: " in text
+        assert json.loads(said(capsys, "ledger", "labels.ledger", "--json"))["labels"] == 4
