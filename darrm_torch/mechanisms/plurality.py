@@ -95,13 +95,9 @@ class _Plurality(Mechanism):
 
     @property
     def certificate(self) -> Any:
-        """A :class:`SelfBoundingCertificate`, where there is one.
-
-        The table's certificate also holds for votes drawn from K teachers: a mixture of m-self-bounding rules is
-        m-self-bounding, and a record that changes r of K votes changes at most r of those that are drawn.
-        """
+        """A :class:`SelfBoundingCertificate`, where there is one."""
         proven = self._table.certificate
-        return None if proven is None else replace(proven, teachers=self.teachers, overlap=self._affected)
+        return None if proven is None else proven.for_votes_of(self.teachers, self._affected)
 
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from .grid import gamma_digest, is_monotone, label_law, on_grid
 from .priors import vote_law
 from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_region
-from .self_bounding import smallest_allowance
+from .self_bounding import check_seal, sealed, smallest_allowance
 from .worst_case import worst_losses
 
 __all__ = ["Certificate", "LabelProfile", "WorstCase", "certify", "certify_region", "certify_scaled", "label_profile"]
@@ -91,14 +91,18 @@ class Certificate:
     method: str = "corners"
     rigorous: bool = False
     optimality_gap: float | None = None
+    seal: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.loss <= self.bound:
             raise PrivacyViolation(f"a certificate cannot say loss {self.loss!r} > bound {self.bound!r}")
+        check_seal(self)
 
     def __str__(self) -> str:
+        # What is proven is rounded up; what it rests on is exact, because a weaker premise would be another theorem.
+        premise = " and ".join(f"({_exact(point.epsilon)}, {_exact(point.delta)})-DP" for point in self.teacher)
         return (
-            f"Proven: one label of {self.teachers} teachers that are {' and '.join(map(str, self.teacher))} is "
+            f"Proven: one label of {self.teachers} teachers that are {premise} is "
             f"{self.target}, if each record is in the training data of at most {self.overlap}. "
             f"Worst loss {format_bound(self.loss, 6)}, margin {self.margin:.2g}; worst case: {self.worst_case}."
         )
@@ -115,6 +119,10 @@ class Certificate:
 
 
 @checked
+def _exact(number: float) -> str:
+    return repr(number).removesuffix(".0")
+
+
 def certify(
     gamma: npt.ArrayLike,
     *,
@@ -219,7 +227,8 @@ def _examine(
         if not _composes(gamma, region=region, overlap=overlap, target=target):
             return loss, case
         loss, method, rounding = target.delta, "composition", 0.0
-    return Certificate(
+    return sealed(
+        Certificate,
         teachers=teachers,
         overlap=overlap,
         teacher=region.guarantees,

@@ -199,7 +199,10 @@ def _recertified(gamma: FloatArray, claim: dict[str, Any]) -> Certificate | Self
         )
     else:
         raise ValueError(claim["kind"])
-    return replace(certificate, optimality_gap=claim["optimality_gap"])
+    gap = claim["optimality_gap"]
+    if gap is not None:
+        gap = check_number("optimality_gap", gap, low=0.0, high=math.inf, high_open=True)
+    return replace(certificate, optimality_gap=gap)
 
 
 @checked

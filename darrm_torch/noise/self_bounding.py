@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,10 @@ from .regions import check_overlap
 __all__ = [
     "SelfBoundingCertificate",
     "certify_self_bounding",
+    "check_seal",
     "largest_falls",
     "largest_ratio",
+    "sealed",
     "self_bounding_allowance",
     "smallest_allowance",
 ]
@@ -52,10 +56,22 @@ class SelfBoundingCertificate:
     allowance: float
     smallest: float
     optimality_gap: float | None = None
+    seal: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.smallest <= self.allowance:
             raise PrivacyViolation(f"a certificate cannot say smallest {self.smallest!r} > {self.allowance!r}")
+        check_seal(self)
+
+    def for_votes_of(self, teachers: int, overlap: int) -> SelfBoundingCertificate:
+        """The certificate of a rule that looks at as many votes as this one was checked for, drawn from more.
+
+        A mixture of m-self-bounding rules is m-self-bounding, and a record that changes r of K votes changes at most r
+        of those that are drawn.
+        """
+        changed = {"teachers": teachers, "overlap": overlap}
+        stated = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "seal"}
+        return sealed(SelfBoundingCertificate, **stated | changed)
 
     def __str__(self) -> str:
         text = (
@@ -98,7 +114,8 @@ def certify_self_bounding(gamma: FloatArray, *, overlap: int, allowance: float) 
     smallest = smallest_allowance(gamma, overlap)
     if smallest > Fraction(allowance):
         return None
-    return SelfBoundingCertificate(
+    return sealed(
+        SelfBoundingCertificate,
         teachers=len(gamma) - 1,
         overlap=overlap,
         digest=gamma_digest(gamma),
@@ -120,6 +137,30 @@ def smallest_allowance(gamma: FloatArray, overlap: int) -> Fraction:
             yield largest_falls([(fewer, ones), (more, teachers - ones)], overlap), chance
 
     return largest_ratio(falls())
+
+
+Proof = TypeVar("Proof")
+
+
+def sealed(kind: Callable[..., Proof], **stated: Any) -> Proof:
+    """A certificate with a seal of what it states: only the code that proves something seals it."""
+    return kind(**stated, seal=_seal(stated))
+
+
+def check_seal(certificate: Any) -> None:
+    """Refuse a certificate that was written by hand or changed, such as by ``dataclasses.replace``.
+
+    Raises:
+        PrivacyViolation: it does not state what was sealed.
+    """
+    stated = {one.name: getattr(certificate, one.name) for one in fields(certificate)}
+    if stated["seal"] != _seal(stated):
+        raise PrivacyViolation("a certificate states what was proven and cannot be changed: certify the noise again")
+
+
+def _seal(stated: Mapping[str, Any]) -> str:
+    proven = sorted((name, repr(value)) for name, value in stated.items() if name not in ("optimality_gap", "seal"))
+    return hashlib.sha256(repr(proven).encode()).hexdigest()[:16]
 
 
 def largest_falls(groups: Iterable[tuple[int, int]], voters: int) -> int:

@@ -16,11 +16,12 @@ from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..files import write_whole
 from ..privacy.guarantees import PrivacyGuarantee
-from .certificate import Certificate
+from .certificate import Certificate, certify_scaled
 from .function import NoiseFunction
+from .grid import on_grid
 from .priors import IndependentVotes, Prior, check_prior
 from .program import MOST_OPTIMIZED, TOO_MANY, optimize_noise
-from .regions import Teacher, check_overlap, check_target, teacher_profile
+from .regions import Region, Teacher, check_overlap, check_target, teacher_profile
 
 __all__ = ["fetch_noise"]
 
@@ -102,7 +103,21 @@ def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction
         getattr(proven, name) != arguments[name] for name in ("teachers", "teacher", "target", "overlap")
     ):
         raise ValueError("its certificate is for other arguments")
+    if proven.optimality_gap is None or _is_worse_than_needed(noise, arguments):
+        raise ValueError("it is not the best noise")
     return noise
+
+
+def _is_worse_than_needed(noise: NoiseFunction, arguments: dict[str, Any]) -> bool:
+    """Whether it reports the majority less often, at every number of votes, than one coin for all of them would."""
+    teachers = arguments["teachers"]
+    constant, _ = certify_scaled(
+        on_grid([1.0] * (teachers + 1)),
+        region=Region(guarantees=arguments["teacher"]),
+        overlap=arguments["overlap"],
+        target=arguments["target"],
+    )
+    return bool((noise.gamma < constant - 1e-6)[teachers // 2 + 1 :].all())
 
 
 def _write(path: Path, question: str, noise: NoiseFunction) -> None:

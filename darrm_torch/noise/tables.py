@@ -22,7 +22,7 @@ from ..privacy.guarantees import round_up
 from .grid import GRID
 from .histograms import Standings, standings
 from .plurality_priors import PluralityPrior, standing_weights
-from .self_bounding import SelfBoundingCertificate, largest_falls, largest_ratio
+from .self_bounding import SelfBoundingCertificate, largest_falls, largest_ratio, sealed
 
 __all__ = ["VoteTable", "noise_free_table"]
 
@@ -65,7 +65,8 @@ class VoteTable:
         """
         if self.lacking_allowance(allowance, overlap) > 0:
             raise PrivacyViolation(f"the table is not {allowance!r}-self-bounding for an overlap of {overlap}")
-        certificate = SelfBoundingCertificate(
+        certificate = sealed(
+            SelfBoundingCertificate,
             teachers=self.space.votes,
             overlap=overlap,
             digest=self.digest,

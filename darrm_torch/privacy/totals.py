@@ -285,6 +285,8 @@ def _self_bounding(release: _Release) -> _Bound:
     m = release.mechanism.self_bounding_allowance(teachers=len(release.profiles), overlap=release.affected)
     if not math.isfinite(m):
         return None, "The noise is not self-bounding, so the costs of labels from the same teachers do not add up."
+    if m == 0:
+        return 0.0, "The labels do not depend on the votes."
     times = labels * Fraction(m)
     share = float(_decimal(delta) / times)
     if _decimal(share) * times > _decimal(delta):
@@ -422,6 +424,8 @@ def _allocated_self_bounding(release: _Release) -> _Bound:
     total = release.labels * release.mechanism.self_bounding_allowance(teachers=read, overlap=read) * (1 + 2.0**-50)
     if math.isinf(total) or allocation.weights:
         return None, "The noise is not self-bounding, or the shards were drawn with unequal probabilities."
+    if total == 0:
+        return 0.0, "The labels do not depend on the votes."
     profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
     return self_bounding_epsilon(profile, allocation, release.delta, allowance=total, voters=read), (
         f"Self-bounding labels that cost {format_bound(total)} teachers in all reveal a {allocation.unit} that drew "

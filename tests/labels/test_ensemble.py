@@ -452,12 +452,12 @@ def test_a_ledger_is_continued_with_its_own_noise_on_another_machine(tmp_path: P
 @pytest.mark.parametrize("kind", [dt.SelfBoundingPlurality, dt.VotePrivatePlurality])
 def test_a_table_for_another_prior_is_another_mechanism(tmp_path: Path, kind: Any) -> None:
     """Two tables are exchanged only if the ledger's is as good for the prior that was given."""
-    strength = {"allowance": 1.2} if kind is dt.SelfBoundingPlurality else {"epsilon": 2.0}
+    strength = {"allowance": 2.0} if kind is dt.SelfBoundingPlurality else {"epsilon": 2.0}
     models = [nn.Linear(1, 3) for _ in range(5)]
 
     def ensemble(**prior: Any) -> dt.PrivateMajorityEnsemble:
-        mechanism = kind(teachers=5, classes=3, overlap=3, **strength, **prior)
-        return dt.PrivateMajorityEnsemble(models, mechanism, overlap=3, ledger=dt.PrivacyLedger(tmp_path / "ledger"))
+        mechanism = kind(teachers=5, classes=3, overlap=5, **strength, **prior)
+        return dt.PrivateMajorityEnsemble(models, mechanism, overlap=5, ledger=dt.PrivacyLedger(tmp_path / "ledger"))
 
     ensemble(prior=dt.PluralityVotes(accuracy=0.99))(torch.rand(2, 1))
     with pytest.raises(dt.LedgerError, match="different mechanism"):

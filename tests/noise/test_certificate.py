@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import pickle
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -286,3 +288,38 @@ def test_epsilon_of_a_label_that_is_not_private() -> None:
     assert profile.epsilon(1.0) == 0.0
     with pytest.raises(InvalidArgument, match="delta must be"):
         profile.epsilon(math.nan)
+
+
+CHANGES: list[dict[str, object]] = [
+    {"target": PrivacyGuarantee(epsilon=0.01, delta=1.0)},
+    {"teacher": (PrivacyGuarantee(epsilon=9.0),)},
+    {"teachers": 5},
+    {"overlap": 1},
+    {"loss": 0.0},
+    {"worst_case": None},
+    {"rigorous": True},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_certificate_cannot_be_changed(change: dict[str, object]) -> None:
+    teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+    proof = certify([0.9, 0.3, 0.3, 0.9], teachers=3, teacher=teacher, target=PrivacyGuarantee(epsilon=0.2, delta=1e-4))
+    with pytest.raises(PrivacyViolation, match="cannot be changed: certify the noise again"):
+        replace(proof, **change)  # type: ignore[arg-type]
+    assert replace(proof, optimality_gap=0.5).target == proof.target
+    assert copy.deepcopy(proof) == pickle.loads(pickle.dumps(proof)) == proof
+
+
+@pytest.mark.parametrize("change", [{"allowance": 9.0}, {"smallest": 0.0}, {"overlap": 1}, {"teachers": 5}])
+def test_a_self_bounding_certificate_cannot_be_changed(change: dict[str, float]) -> None:
+    proof = self_bounding_noise(teachers=11, allowance=3).certificate
+    with pytest.raises(PrivacyViolation, match="cannot be changed: certify the noise again"):
+        replace(proof, **change)
+
+
+def test_the_premise_of_a_certificate_is_not_rounded() -> None:
+    """Teachers who keep what is printed keep what was used."""
+    teacher = PrivacyGuarantee(epsilon=0.1234567890123, delta=1.23456789e-5)
+    proof = certify([0.0] * 4, teachers=3, teacher=teacher, target=PrivacyGuarantee(epsilon=0.2))
+    assert "teachers that are (0.1234567890123, 1.23456789e-05)-DP is (0.2, 0)-DP" in str(proof)

@@ -100,6 +100,14 @@ def tamper(path: Path, how: str) -> None:
         noise["certificate"]["target"] = [0.2, 1e-5]
     elif how == "weaker":  # private for a weaker target, which it then truly keeps
         noise["gamma"], noise["certificate"]["target"] = [1.0] * 8, [5.0, 0.5]
+    elif how == "coin":  # private, as bad as can be, and praised
+        noise["gamma"], noise["certificate"]["optimality_gap"] = [0.0] * 8, 0.0
+    elif how == "gap":
+        noise["certificate"]["optimality_gap"] = -1e9
+    elif how == "infinite gap":
+        noise["certificate"]["optimality_gap"] = float("inf")
+    elif how == "no gap":
+        noise["certificate"]["optimality_gap"] = None
     elif how == "bare":
         noise["certificate"] = None
     elif how == "question":
@@ -113,7 +121,11 @@ def tamper(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", ["truncated", "binary", "list", "nested", "gamma", "target", "weaker", "bare", "question", "digest"]
+    "how",
+    [
+        *("truncated", "binary", "list", "nested", "gamma", "target", "weaker", "bare", "question", "digest"),
+        *("coin", "gap", "infinite gap", "no gap"),
+    ],
 )
 def test_what_is_damaged_or_forged_is_solved_again(tmp_path: Path, solved: list[dict[str, Any]], how: str) -> None:
     good = fetch_noise(**ARGUMENTS, cache_dir=tmp_path)

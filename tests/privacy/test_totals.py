@@ -589,3 +589,10 @@ def test_neighbours_are_checked():
         dt.total_privacy(**given, neighbours="remove")
     with pytest.raises(InvalidArgument, match='neighbours must be "add/remove" with an allocation'):
         dt.total_privacy(**given, neighbours="replace-one", allocation=ALLOCATION)
+
+
+@pytest.mark.parametrize("allocation", [None, dt.RandomAllocation(teachers=3)])
+def test_labels_that_do_not_depend_on_the_votes_cost_nothing(allocation):
+    coin = DaRRM(NoiseFunction(gamma=np.zeros(4)), uncertified=True)
+    total = dt.total_privacy(teachers=[PAPER] * 3, mechanism=coin, labels=5, delta=0.0, allocation=allocation)
+    assert (total.epsilon, total.route.key) == (0.0, "self-bounding")
