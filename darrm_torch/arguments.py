@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -74,10 +75,15 @@ def checked(function: _Function) -> _Function:
         for name, value in given.items():
             admitted = alternatives(name)
             if not any(_is(value, kind) for kind in admitted):
-                shown = (
-                    value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
-                )  # data stay private
-                raise InvalidArgument(name, " or ".join(dict.fromkeys(map(_called, admitted))), shown)
+                if any(
+                    kind in (int, float) or getattr(kind, "__name__", "") == "PrivacyGuarantee" for kind in admitted
+                ):
+                    with contextlib.suppress(AttributeError, LookupError, TypeError, ArithmeticError, RuntimeError):
+                        function(*args, **kwargs)  # its own check of numbers and promises says more, if it has one
+                shown = value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
+                raise InvalidArgument(
+                    name, " or ".join(dict.fromkeys(map(_called, admitted))), shown
+                )  # data are private
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -112,6 +118,8 @@ def _is(value: Any, kind: Any) -> bool:
         return get_origin(words) is not Literal or all(_is(one, words) for one in value)
     if origin is None:
         return value is None
+    if origin is tuple:
+        return isinstance(value, (tuple, list))
     unseen = origin is Any or origin is np.ndarray or getattr(origin, "_is_protocol", False)  # lists become arrays
     return unseen or not isinstance(origin, type) or isinstance(value, origin)
 

@@ -299,6 +299,8 @@ BUILT: dict[str, Callable[[], Any]] = {
     "SelfBoundingPlurality": lambda: dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=1.0),
     "VotePrivatePlurality": lambda: dt.VotePrivatePlurality(teachers=3, classes=2, epsilon=1.0),
 }
+for _kind in ("SelfBoundingPlurality", "VotePrivatePlurality"):
+    CALLS[f"{_kind}.with_shares"] = lambda build=BUILT[_kind]: (build(), {"shares": build().table.shares})
 for _kind, _build in BUILT.items():
     for _method, _arguments in {
         "aggregate": {"counts": VOTES},
@@ -483,6 +485,9 @@ ACCEPTED: dict[tuple[str, str], str] = {
 # Errors that name the thing as the user knows it, where the parameter has a general name.
 ALSO_CALLED = {
     ("PrivacyProfile.from_dict", "value"): ("profile",),
+    ("as_if_redrawn", "label"): ("guarantee",),
+    ("strongest_mechanism", "label_target"): ("target",),
+    ("strongest_mechanism", "total_target"): ("target",),
     ("PrivacyProfile.from_guarantee", "more"): ("guarantee",),
     ("PrivacyReading.check", "source"): ("history", "accountant"),
     ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),

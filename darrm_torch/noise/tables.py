@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from ..arguments import as_array
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, PrivacyViolation
 from ..privacy.guarantees import round_up
@@ -48,10 +49,11 @@ class VoteTable:
         Raises:
             InvalidArgument: these are not shares of the standings.
         """
-        numbers = np.array(shares)
+        expected = "for each standing, in units of 2**-53, with sums of 1"
+        numbers = as_array("shares", shares, expected).copy()
         right = numbers.shape == space.own.shape and numbers.dtype == np.int64 and numbers.min() >= 0
         if not right or np.any(_sums(space, numbers) != GRID):
-            raise InvalidArgument("shares", "for each standing, in units of 2**-53, with sums of 1", "others")
+            raise InvalidArgument("shares", expected, "others")
         numbers.setflags(write=False)
         return cls(space=space, shares=numbers)
 

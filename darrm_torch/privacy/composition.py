@@ -21,7 +21,6 @@ _MOST_RELEASES = 2**53  # every integer up to this is a float
 _SLACK = 1 + 2.0**-48  # covers the rounding of the closed forms below, a few dozen units
 
 
-@checked
 def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuarantee:
     """``(k epsilon, k delta)`` for ``count = k`` adaptive releases (the paper's Theorem 2.2), rounded up.
 
@@ -40,7 +39,6 @@ def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuaran
     )
 
 
-@checked
 def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float) -> PrivacyGuarantee:
     """The closed form of Kairouz, Oh and Viswanath (2015, Theorem 3.4; the paper's Theorem 2.3), all three terms.
 
@@ -94,7 +92,6 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     return general_composition(label, check_integer("labels", labels, low=1, high=_MOST_RELEASES), slack=slack)
 
 
-@checked
 def optimal_composition(
     guarantee: PrivacyGuarantee | Iterable[PrivacyGuarantee], count: int = 1, *, delta: float
 ) -> PrivacyGuarantee:

@@ -256,7 +256,7 @@ MISTAKES = [
     ((*ASK, "--mechanism", "self-bounding", "--total-target", "1e-5,1e-5"), "--total-target must be one that some"),
     ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--budget", "1"), "--budget must be left out"),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1,1e-5", "--labels", "9"), "--labels must be used with"),
-    ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--labels", "0"), "--labels must be an integer >= 1"),
+    ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--labels", "0"), "--labels must be an integer in [1,"),
     ((*LABEL, "--mechanism", "self-bounding", "--allowance", "0"), "--allowance must be a number in"),
     ((*LABEL, *WIDE), "--mechanism darrm must be used with two classes, got 3. Choose two with --classes"),
     ((*ASK, *WIDE, "--mechanism", "optimal", "--label-target", "1"), "--classes must be 2 for optimal, got 3"),

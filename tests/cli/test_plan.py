@@ -206,7 +206,7 @@ MISTAKES = [
     ((*PLAN, "0.1", *PAPER, "--noise-multiplier", "1e-300"), "--noise-multiplier must be a number in [0.01, inf]"),
     ((*PLAN, "0.1", "--plot", "plan"), "--plot must be a file that ends in"),
     ((*PLAN, "0.1", "--plot", "."), "--plot must be a file, got '.'. This is a folder."),
-    ((*PLAN, "0.1", "--classes", "1"), "--classes must be an integer >= 2, got 1"),
+    ((*PLAN, "0.1", "--classes", "1"), "--classes must be an integer in [2, 10000], got 1"),
     ((*PLAN, "0.1", "--classes", "ten"), "--classes must be an integer, got 'ten'"),
     ((*PLAN, "0.1", "--classes", "10", "--prior", "beta:2,3"), "--prior must be plurality:ACCURACY[,CONCENTRATION]"),
     ((*PLAN, "0.1", "--prior", "plurality:0.7"), "--prior must be independent:MEAN"),
