@@ -328,6 +328,7 @@ NOT_CALLED = {
     "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
+    "SelfBoundingCertificate.*": "a result",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
     "lightning.Consistency*": "abstract: its methods are tested through FixMatch and VirtualAdversarialTraining",

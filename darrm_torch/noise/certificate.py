@@ -123,6 +123,7 @@ def _exact(number: float) -> str:
     return repr(number).removesuffix(".0")
 
 
+@checked
 def certify(
     gamma: npt.ArrayLike,
     *,
