@@ -15,6 +15,7 @@ ASK = ("design", "--records", "60000", "--total", "1,1e-5", "--sample-rate", "1/
 RUN = {"records": 60_000, "total": PrivacyGuarantee(epsilon=1.0, delta=1e-5), "sample_rate": 1 / 35, "steps": 175}
 
 
+@pytest.mark.slow
 def test_design_is_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (*ASK, "--teachers", "4", "6", "--overlaps", "1", "--model-cost", "3")
     expected = dt.design(**RUN, teachers=(4, 6), overlaps=(1,), model_cost=3.0)

@@ -362,6 +362,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_neighbours_differ_only_in_the_teachers(tmp_path: Path) -> None:
     """Everything that is written and printed outside the private folder, for data sets of 40 and of 39 records."""
     (tmp_path / "train.py").write_text(NEIGHBOURS)
