@@ -66,3 +66,8 @@ def test_every_public_name_is_there() -> None:
         assert getattr(darrm_torch, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
         darrm_torch.nothing  # noqa: B018
+
+
+def test_no_module_is_long() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert not {path.name: length for path, length in lengths.items() if length > 450}

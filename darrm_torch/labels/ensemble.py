@@ -29,7 +29,7 @@ from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_overlap, check_weights
 from ..teachers.reading import read_teachers
-from .kept import described, kept_mechanism, note_noise
+from .kept import check_built_for, described, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
 from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
@@ -115,13 +115,7 @@ class PrivateMajorityEnsemble(nn.Module):
         self.classes = class_numbers(classes)
         if self.classes is not None and mechanism.classes not in (None, len(self.classes)):
             raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
-        built_for = mechanism.describe()["parameters"].get("overlap") or getattr(
-            mechanism.certificate, "overlap", count
-        )
-        if built_for < self.overlap:
-            cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
-            got = f"{self.overlap} (all teachers, because no overlap was given)" if overlap is None else self.overlap
-            raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
+        check_built_for(mechanism, self.overlap, stated=overlap is not None)
         self.profiles = tuple(profiles)
         if ledger is None:
             warnings.warn(_IN_MEMORY, stacklevel=3)
@@ -190,11 +184,9 @@ class PrivateMajorityEnsemble(nn.Module):
                 (epsilon, Delta), as the paper does.
             mechanism: instead of ``noise`` and ``teacher_promise``, a mechanism, or a kind of
                 :func:`~darrm_torch.strongest_mechanism`, as strong as ``allowance`` or ``target`` allows.
-            classes: see the class.
-            ledger: see the class.
+            classes, ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
-            optimizers: the optimizer that trained each teacher, to check that its engine counted that teacher's
-                steps. Nothing else can show this.
+            optimizers: the optimizer that trained each teacher. Only it shows that the engine counted its steps.
             accept: findings to accept, by name, see :func:`~darrm_torch.read_privacy`.
             on_progress: called during the search for noise, see :func:`~darrm_torch.optimize_noise`.
 
@@ -216,8 +208,6 @@ class PrivateMajorityEnsemble(nn.Module):
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
         if allowance is not None:
             check_number("allowance", allowance, low=0, low_open=True, high_open=True)
-        if noise not in ("one-label", "self-bounding"):
-            raise InvalidArgument("noise", '"one-label" or "self-bounding"', noise)
         competing = class_numbers(classes)
         labels = 2 if competing is None else len(competing)
         if labels > 2 and noise == "one-label" and mechanism is None:

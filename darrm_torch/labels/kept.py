@@ -1,4 +1,7 @@
-"""A ledger keeps the mechanism that it was started with: a new solve can differ in the last digits."""
+"""Which mechanism an ensemble takes: built for its overlap, and the one that its ledger was started with.
+
+A new solve can differ in the last digits, so the ledger keeps the noise.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,24 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
+from ..errors import InvalidArgument
 from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction
 from .ledger import PrivacyLedger
 
-__all__ = ["described", "kept_mechanism", "note_noise"]
+__all__ = ["check_built_for", "described", "kept_mechanism", "note_noise"]
 
 Tables = SelfBoundingPlurality | VotePrivatePlurality
+
+
+def check_built_for(mechanism: Mechanism, overlap: int, *, stated: bool) -> None:
+    """Refuse a mechanism whose noise was calibrated for a smaller overlap; ``stated``: whether the user gave it."""
+    parameter = mechanism.describe()["parameters"].get("overlap")
+    built_for = parameter or getattr(mechanism.certificate, "overlap", overlap)
+    if built_for < overlap:
+        cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
+        got = overlap if stated else f"{overlap} (all teachers, because no overlap was given)"
+        raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
 
 
 def described(mechanism: Mechanism) -> str:
