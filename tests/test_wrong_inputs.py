@@ -632,7 +632,9 @@ def test_the_valid_call_is_accepted(name: str) -> None:
 
 
 ROWS = [
-    pytest.param(*row, id=f"{row[0]}-{row[1]}-{'rest' if rest else 'few'}", marks=[pytest.mark.slow] * rest)
+    pytest.param(
+        *row, id=f"{row[0]}-{row[1]}-{'rest' if rest else 'few'}", marks=[pytest.mark.slow, pytest.mark.long] * rest
+    )
     for rest, row in zip(itertools.cycle((0, 1)), rows(), strict=False)
 ]
 

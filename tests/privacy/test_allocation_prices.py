@@ -459,6 +459,7 @@ def test_simulation():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_simulation_of_five_hundred_settings():
     decided, caught = compare_with_simulation(500, seed=2)
     assert decided >= 400
