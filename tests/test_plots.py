@@ -145,6 +145,7 @@ def test_profile_of_a_label_of_many_classes() -> None:
         plot_label_profile(dt.PermuteAndFlip(epsilon=1.0), TEACHER)
 
 
+@pytest.mark.slow
 def test_frontier_of_three_classes() -> None:
     target = PrivacyGuarantee(epsilon=0.08, delta=1e-4)
     plan = dt.plan(teachers=4, classes=3, teacher=TEACHER, overlap=1, label_target=target)

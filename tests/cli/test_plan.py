@@ -101,6 +101,7 @@ def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
     assert hint not in said(capsys, "plan", "--teachers", "51", "--teacher", "1,1e-5", "--label-target", "0.1,1e-4")
 
 
+@pytest.mark.slow
 def test_plan_with_random_allocation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("plan", "--teachers", "5", *PAPER, "--labels", "2", "--total-target", "0.03,3e-4",
                  "--allocation", "random")  # fmt: skip
