@@ -35,7 +35,7 @@ nitpick_ignore_regex = [
 # Internal names that docstrings mention.
 _INNER = (
     "AnyVotes Charge FloatArray LabelProfile NoisyCounts PricedMechanism PureLabels Standings VoteTable gamma_digest "
-    "smooth_release_renyi"
+    "_Table smooth_release_renyi"
 )
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.[\w.]+\.)?{name}") for name in _INNER.split()]
 
