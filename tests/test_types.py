@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,7 +32,9 @@ def test_mypy_passes_a_users_script_and_reports_wrong_calls(tmp_path: Path) -> N
         "--no-error-summary",
     ]
     command = [sys.executable, "-m", "mypy", *options, *SCRIPTS]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER, check=False)
+    # mypy does not see through the import hook of an editable installation.
+    environment = {**os.environ, "MYPYPATH": str(FOLDER.parents[1])}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER, env=environment, check=False)
     reported = re.findall(r"^(\w+\.py):(\d+): error", result.stdout, re.MULTILINE)  # the package has its own settings
     assert {int(line) for file, line in reported if file == "wrong.py"} == WRONG, result.stdout + result.stderr
     assert not [line for file, line in reported if file == "right.py"], result.stdout

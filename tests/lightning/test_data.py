@@ -408,7 +408,7 @@ def test_two_spawned_processes(tmp_path: Path) -> None:
     assert report["batches"] == 4  # 7 questions in batches of 2, by one process
     for rank in range(2):
         assert json.loads((tmp_path / f"labels-{rank}.json").read_text()) == report["labels"]
-    assert "a ledger in memory belongs to the process that made it" in report["refused"]
+    assert "a ledger in memory belongs to the process that created it" in report["refused"]
     assert report["together"] == 31
     assert "BudgetExceeded" in report["poor"]
 
