@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 
 from ..arguments import checked
+from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
@@ -269,11 +270,7 @@ def _smallest(price: Callable[[float], float], delta: float, most: float) -> flo
         low, high = high, 2 * high
         if high > 600.0:
             return most
-    high = min(high, most)
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if price(middle) <= delta else (middle, high)
-    return high
+    return last_true(lambda epsilon: price(epsilon) <= delta, min(high, most), low, tolerance=1e-9)
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from scipy.stats import binom
 
 from ..arguments import checked
 from ..arrays import FloatArray
+from ..bisection import last_true
 from ..errors import check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee
 
@@ -83,10 +84,7 @@ def exact_self_bounding_epsilon(
     low, high = 0.0, min(600.0, 2 * max(1.0, min(allowance, teachers) * teacher.epsilon))
     if not holds(high) or holds(low):
         return low if holds(low) else math.inf
-    while high - low > 1e-7 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return last_true(holds, high, low, tolerance=1e-7)
 
 
 def _largest_difference(p: FloatArray, q: FloatArray, factor: float, allowance: float) -> float:
