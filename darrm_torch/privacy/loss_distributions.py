@@ -199,9 +199,18 @@ def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, fin
         widest, releases = max(widest, float(np.ptp(loss))), releases + count
     for points, count in promises:
         largest = max(g.epsilon for g in points if g.epsilon <= LARGEST_EPSILON)
-        variance += count * largest**2
+        variance += count * (largest**2 if len(points) == 1 else _variance(points, largest))
         widest, releases = max(widest, 2 * largest), releases + count
     return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / most_cells, finest)
+
+
+@lru_cache(maxsize=128)
+def _variance(points: tuple[PrivacyGuarantee, ...], largest: float) -> float:
+    """The variance of the finite losses of the worst release that keeps all ``points``."""
+    step = max(largest, 1e-300) / 512
+    law = connect_the_dots(step, -512, _promise_curve(points, np.arange(-512, 513) * step))
+    masses = law.masses / law.masses.sum()
+    return float(masses @ (law.losses - masses @ law.losses) ** 2)
 
 
 @lru_cache(maxsize=128)

@@ -478,7 +478,7 @@ def test_unlike_teachers_are_each_charged_for_what_they_promise() -> None:
 def test_every_route_has_a_key_of_its_own() -> None:
     total = dt.total_privacy(teachers=[PAPER], mechanism=Fake(), labels=1, delta=1e-4)
     keys = [route["key"] for route in total.to_dict()["routes"]]
-    assert keys == ["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
+    assert keys == ["publishing", "self-bounding", "certified", "label-curve", "own-randomness", "private-votes"]
 
 
 # --- records allocated at random ---
