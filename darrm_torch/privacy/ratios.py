@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache, reduce
 
 import numpy as np
-from scipy.special import gammaln, ndtr
+from scipy.special import gammaln, ndtr, ndtri
 
 from ..arrays import FloatArray
 from .guarantees import PrivacyGuarantee
@@ -136,7 +136,7 @@ class RatioLaw:
 
     def sum(self, other: RatioLaw) -> RatioLaw:
         """The sum of two independent variables, on a grid."""
-        step = max(self._fitting(_SUM_CELLS), other._fitting(_SUM_CELLS))
+        step = max(self._summing, other._summing)
         one = self.on_grid(step)
         two = one if self is other else other.on_grid(step)
         a, b, ahead = one.masses[1:], two.masses[1:], one.first - two.first
@@ -213,9 +213,7 @@ class RatioLaw:
         """On a coarser grid, where it has more cells than it needs."""
         law = self
         while law.step and len(law.masses) > _CELLS:
-            logs, masses = law.step * np.arange(len(law.masses) - 1), law.masses[1:]
-            spread = math.sqrt(float(masses @ (logs - masses @ logs) ** 2))
-            if 16 * law.step > spread and len(law.masses) <= _MOST_CELLS:
+            if 16 * law.step > law._spread and len(law.masses) <= _MOST_CELLS:
                 break
             law = law.on_grid(2 * law.step)
         return law
@@ -249,6 +247,21 @@ class RatioLaw:
             )
         logs = np.log(self.values[self.values > 0])
         return max(float(np.ptp(logs)) / cells if len(logs) else 0.0, _FINEST)
+
+    @property
+    def _summing(self) -> float:
+        """The step of the grid of a sum: finer where it would exceed a sixteenth of the spread of the logarithms."""
+        cells = _SUM_CELLS
+        while cells < _MOST_CELLS and 16 * self._fitting(cells) > self._spread:
+            cells *= 2
+        return self._fitting(cells)
+
+    @property
+    def _spread(self) -> float:
+        """The standard deviation of the logarithms of the positive values, without those that are gone."""
+        positive = self.values > 0
+        logs, masses = np.log(self.values[positive]), self.masses[positive]
+        return math.sqrt(float(masses @ (logs - masses @ logs) ** 2))
 
     def _multinomial(self, count: int, *, sums: bool) -> RatioLaw:
         """All sums, or products, of ``count`` independent copies: by how many take each value."""
@@ -339,9 +352,14 @@ def _dp_sgd_law(noise: float, rate: float) -> RatioLaw:
     """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z."""
     noise = min(noise, _MOST_NOISE)
     stay = math.log1p(-rate) if rate < 1 else -math.inf
-    ends = np.array([-9.2 * noise, 1 + 9.2 * noise])
-    low, high = np.clip(np.logaddexp(stay, math.log(rate) + (ends - 0.5) / noise**2), -_LARGEST, _LARGEST)
     spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B
+
+    def loss_at(z: float) -> float:
+        return float(np.clip(np.logaddexp(stay, math.log(rate) + (z - 0.5) / noise**2), -_LARGEST, _LARGEST))
+
+    low, high = loss_at(-9.2 * noise), loss_at(1 + 9.2 * noise)
+    if (high - low) / _MOST_CELLS > spread / 64:  # a nearer end, beyond which A has next to nothing, for a finer grid
+        high = min(high, loss_at(1 - noise * float(ndtri(min(0.5, 1e-10 * spread / rate)))))
     step = max((high - low) / _MOST_CELLS, min(spread / 64, (high - low) / _CELLS), _LEAST_STEP)
     first, last = math.floor(low / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1)

@@ -150,7 +150,7 @@ def test_labels_of_unlike_items_cost_no_more():
             mechanism._law, teachers=3, classes=3, overlap=1, beyond=PrivacyGuarantee(epsilon=mechanism.epsilon)
         )
         claim = dt.PrivacyProfile.from_guarantee(*points).compose(2).delta(epsilon)
-        assert truth <= claim <= 1.07 * truth  # the worst pair is another one at each epsilon
+        assert truth <= claim <= 1.3 * truth  # the worst pair is another one at each epsilon
 
 
 def test_a_binary_mechanism_is_listed_by_its_counts():
