@@ -14,6 +14,7 @@ from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
 from .labels.labeler import PrivateLabeler as PrivateLabeler, Voter as Voter
 from .labels.ledger import PrivacyLedger as PrivacyLedger
+from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
 from .mechanisms import (
     ConfidentGNMax as ConfidentGNMax,
     DaRRM as DaRRM,
