@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.plurality import SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
 from ..planning.families import strongest_mechanism
@@ -102,8 +104,6 @@ class PrivateMajorityEnsemble(nn.Module):
             if not isinstance(profile, PrivacyProfile):
                 cure = "Make one with PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=..., delta=...))."
                 raise InvalidArgument("profiles", "a PrivacyProfile for each model", profile, cure)
-        if not isinstance(mechanism, Mechanism):
-            raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
         if mechanism.teachers not in (None, count):
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         check_weights(models, profiles)
