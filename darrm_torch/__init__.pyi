@@ -12,6 +12,7 @@ from .errors import (
 )
 from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
+from .labels.labeler import PrivateLabeler as PrivateLabeler, Voter as Voter
 from .labels.ledger import PrivacyLedger as PrivacyLedger
 from .mechanisms.base import Mechanism as Mechanism
 from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
