@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.plurality import SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
 from ..planning.families import strongest_mechanism

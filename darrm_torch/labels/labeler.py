@@ -18,7 +18,7 @@ from torch import Tensor
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..privacy.allocation import RandomAllocation
 from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
