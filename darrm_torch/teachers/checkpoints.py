@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor, nn
 
 from ..arguments import checked
 from ..errors import InvalidArgument
+from ..files import keep_copy, write_whole
 
-__all__ = ["FORMAT", "FORMAT_KEY", "Checkpoint", "check_format", "load_teacher", "weights_digest"]
+__all__ = ["FORMAT", "FORMAT_KEY", "Checkpoint", "check_format", "load_teacher", "migrate", "weights_digest"]
 
 # The number in files that this library writes. Files of format 1, and those of other libraries, have none.
 FORMAT, FORMAT_KEY = 2, "darrm_torch_format"
@@ -162,6 +164,17 @@ def check_format(name: str, record: Mapping[Any, Any]) -> int:
         cure = "A newer version of darrm-torch wrote it: install that one."
         raise InvalidArgument(name, f"a file of format {FORMAT} or older", f"format {number}", cure)
     return number
+
+
+def migrate(file: Path) -> None:
+    """Rewrite a file of :func:`train_teachers` in today's format if it has an older one, which is kept beside it."""
+    record = torch.load(file, weights_only=True, map_location="cpu")
+    number, written = check_format(str(file), record), file.stat().st_mtime_ns
+    if number < FORMAT:
+        keep_copy(file, number)
+        with write_whole(file, private=True) as temporary:
+            torch.save(record | {FORMAT_KEY: FORMAT}, temporary)
+            os.utime(temporary, ns=(written, written))
 
 
 @checked
