@@ -98,7 +98,7 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
     if not mechanism["secure"] or not needed <= known.keys():  # noise functions and tables are not in the file
         return None
     asked, rebuilt = json.loads(rules), kind(**{name: known[name] for name in needed})
-    if rebuilt.guarantee() is None:
+    if rebuilt.guarantee(delta=asked["delta"]) is None:
         return None
 
     def cost(labels: int) -> PrivacyGuarantee:
