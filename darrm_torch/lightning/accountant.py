@@ -9,6 +9,7 @@ import lightning as L
 
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..teachers.loaders import draws_poisson
+from ..teachers.watching import check_watched, record_of, watch_training
 
 __all__ = ["AccountantCheckpoint"]
 
@@ -20,6 +21,7 @@ class AccountantCheckpoint(L.Callback):
     then counts only the steps since the resume. With this callback the accountant resumes too. When training starts
     and when it ends, the accountant must have recorded ``trainer.global_step`` steps. So a checkpoint without an
     accountant, the accountant of another engine, and training without privacy are errors instead of small epsilons.
+    The optimizer is watched, see :func:`~darrm_torch.watch_training`, and the checkpoint says whether it always was.
 
     ``read_privacy`` and ``PrivateMajorityEnsemble.from_opacus`` accept the path of such a checkpoint in place of an
     engine. It holds ``privacy_accountant_state_dict`` as Opacus' own checkpoints do, and ``sampling``, and opens with
@@ -39,6 +41,7 @@ class AccountantCheckpoint(L.Callback):
         self._accountant = getattr(engine, "accountant", engine)
         if not (hasattr(self._accountant, "history") and hasattr(self._accountant, "load_state_dict")):
             raise InvalidArgument("engine", "a PrivacyEngine or an accountant", type(engine).__name__)
+        self._watched_before = 0  # the steps of the training that this one resumes, if all were watched
 
     @property
     def steps(self) -> int:
@@ -50,6 +53,7 @@ class AccountantCheckpoint(L.Callback):
         history = [(float(noise), float(rate), int(count)) for noise, rate, count in self._accountant.history]
         state = {"history": history, "mechanism": str(self._accountant.mechanism())}
         checkpoint["privacy_accountant_state_dict"] = state
+        checkpoint["watched"] = self._watched(trainer)
         if trainer.train_dataloader is not None:
             checkpoint["sampling"] = "poisson" if draws_poisson(trainer.train_dataloader) else "not poisson"
 
@@ -62,6 +66,7 @@ class AccountantCheckpoint(L.Callback):
             cure = f'Resume with PrivacyEngine(accountant="{state["mechanism"]}").'
             raise InvalidArgument("accountant", f"of kind {state['mechanism']}", self._accountant.mechanism(), cure)
         self._accountant.load_state_dict(copy.deepcopy(state))  # Opacus would share the list
+        self._watched_before = self.steps if checkpoint.get("watched") else 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check that all earlier steps were accounted for."""
@@ -71,10 +76,20 @@ class AccountantCheckpoint(L.Callback):
                 "different model in each. Train each teacher in one process: Trainer(devices=1)"
             )
         self._check(trainer)
+        for optimizer in trainer.optimizers:
+            if hasattr(optimizer, "clip_and_accumulate") and not hasattr(optimizer, "accumulate"):  # not ghost clipping
+                watch_training(optimizer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check that the accountant recorded every step of this training."""
         self._check(trainer)
+
+    def _watched(self, trainer: L.Trainer) -> bool:
+        """Whether every step was watched, here or in the training that this one resumes."""
+        records = [record for one in trainer.optimizers if (record := record_of(one)) is not None]
+        for record in records:
+            check_watched(record, self._accountant.history)
+        return self._watched_before + sum(record.steps for record in records) == self.steps
 
     def _check(self, trainer: L.Trainer) -> None:
         if self.steps != trainer.global_step:
@@ -83,3 +98,4 @@ class AccountantCheckpoint(L.Callback):
                 "checkpoint that was saved with AccountantCheckpoint; use one PrivacyEngine for each teacher, the one "
                 "that made its optimizer, for one fit from the first step on"
             )
+        self._watched(trainer)
