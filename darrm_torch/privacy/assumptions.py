@@ -48,8 +48,8 @@ def assumptions_of(
         ]
     if unwatched := sum(getattr(profile.reading, "watched", True) is False for profile in profiles):
         assumed.append(
-            f"Clipping: the clipping bound of {unwatched} teacher{'s' * (unwatched > 1)}, which nothing recorded, never "
-            "changed between clipping and noise."
+            f"Clipping: the clipping bound of {unwatched} teacher{'s' * (unwatched > 1)}, which nothing recorded, "
+            "never changed between clipping and noise."
         )
     if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in profiles):
         assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
