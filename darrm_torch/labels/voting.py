@@ -189,12 +189,10 @@ def _with_constant_weights(network: nn.Module) -> nn.Module:
 
 def _outputs(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
     """What the network returns, on the device and in the precision of its own weights."""
-    weight = next(iter(network.parameters()), None)
-    kind = inputs.dtype
-    if inputs.is_floating_point():
-        kind = torch.float32 if weight is None else weight.dtype
+    weight = next(iter(network.parameters()), inputs)
+    kind = weight.dtype if inputs.is_floating_point() else inputs.dtype
     # A copy: what one teacher writes into its inputs must not reach another, whose vote is independent.
-    inputs = inputs.to(inputs.device if weight is None else weight.device, kind, copy=True)
+    inputs = inputs.to(weight.device, kind, copy=True)
     with torch.autocast(inputs.device.type, enabled=False):
         return network(inputs)
 
@@ -227,8 +225,7 @@ def checked_inputs(inputs: Tensor) -> Tensor:
         raise InvalidArgument("inputs", "a dense tensor of real numbers or integers", got)
     inputs = inputs.detach()
     if inputs.is_floating_point():
-        # Only float32 numbers matter. Half precision is exact in them: converted row by row, it takes less memory.
-        inputs = inputs if inputs.dtype in (torch.float16, torch.bfloat16) else inputs.to(torch.float32)
+        inputs = inputs.to(torch.float32)
         # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
         if inputs.numel() and not torch.stack(inputs.aminmax()).isfinite().all():
             raise InvalidArgument("inputs", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from ..arguments import checked
@@ -86,11 +85,10 @@ def record_of(optimizer: Any) -> StepRecord | None:
     return record if isinstance(record, StepRecord) else None
 
 
-@lru_cache
-def _watched(kind: type) -> type:
+def _watched(kind: Any) -> type:
     """The same optimizer, which notes each step in its record."""
 
-    class Watched(kind):  # type: ignore[misc, valid-type] # Opacus has no types
+    class Watched(kind):  # type: ignore[misc] # Opacus has no types
         def clip_and_accumulate(self) -> None:
             self.darrm_record.note_clipping(_clipping_bound(self))
             super().clip_and_accumulate()
