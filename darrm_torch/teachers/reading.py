@@ -168,7 +168,8 @@ def read_privacy(
                 f"the teacher's weights are not those in {path}: it was trained further, changed, or is another. Load "
                 "the weights of the file, or give the file that was saved after the last step of training"
             )
-        steps = record.get("global_step") if steps is None else steps
+        if steps is None and "global_step" in record:
+            steps = record["global_step"] - record.get("public_steps", 0)
         accountant = record["privacy_accountant_state_dict"] or ()
     else:
         accountant = _accountant(source)
