@@ -91,21 +91,25 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
     """The cost of N labels by the mechanism's own randomness, whatever the teachers are; None: not known."""
     import darrm_torch
 
-    if mechanism.get("kind") not in _DESCRIBED or not mechanism["secure"] or rules is None:
+    kind = getattr(darrm_torch, mechanism.get("kind", ""), None)
+    if not isinstance(kind, type) or not issubclass(kind, darrm_torch.Mechanism) or rules is None:
         return None
-    kind, asked = getattr(darrm_torch, mechanism["kind"]), json.loads(rules)
     known = {**mechanism["parameters"], "teachers": mechanism["teachers"], "classes": mechanism["classes"]}
-    rebuilt = kind(**{field.name: known[field.name] for field in fields(kind) if field.name in known})
+    needed = {field.name for field in fields(kind) if field.init} - {"insecure_seed"}
+    if not mechanism["secure"] or not needed <= known.keys():  # noise functions and tables are not in the file
+        return None
+    asked, rebuilt = json.loads(rules), kind(**{name: known[name] for name in needed})
+    if rebuilt.guarantee(delta=asked["delta"]) is None:
+        return None
 
     def cost(labels: int) -> PrivacyGuarantee:
-        proven: PrivacyGuarantee = rebuilt.guarantee(labels=labels, delta=asked["delta"], overlap=asked["overlap"])
-        return proven
+        promise = rebuilt.guarantee(labels=labels, delta=asked["delta"], overlap=asked["overlap"])
+        assert promise is not None
+        return promise
 
     return cost
 
 
-# The mechanisms that can be rebuilt from their description.
-_DESCRIBED = ("GNMax", "PermuteAndFlip", "ExponentialMechanism", "RandomizedPlurality")
 _MANY = 1_000_000
 
 
