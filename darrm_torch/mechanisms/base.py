@@ -17,7 +17,7 @@ from ..errors import InvalidArgument, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from .gaussian import pure_composition
-from .label_curves import worst_curve
+from .label_curves import composed_epsilon, worst_curve
 from .sampling import RandomBits
 
 __all__ = ["MOST_LABELS", "MOST_VOTES", "AnyVotes", "Mechanism", "NoisyCounts", "PureLabels", "check_request"]
@@ -319,8 +319,7 @@ class NoisyCounts(AnyVotes):
             overlap: r.
             beyond: a guarantee of one label, see :func:`worst_curve`.
         """
-        points = _listed(self, overlap, beyond) if delta > 0 else ()
-        return PrivacyProfile.from_guarantee(*points).compose(labels).epsilon(delta) if points else math.inf
+        return composed_epsilon(_listed(self, overlap, beyond), labels, delta) if delta > 0 else math.inf
 
 
 @functools.lru_cache(maxsize=64)

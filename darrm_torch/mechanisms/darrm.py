@@ -21,7 +21,7 @@ from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from .base import Mechanism, check_request
 from .gaussian import pure_composition
-from .label_curves import LARGEST_LISTED, curve_of_pairs
+from .label_curves import LARGEST_LISTED, composed_epsilon, curve_of_pairs
 
 __all__ = ["DaRRM"]
 
@@ -122,7 +122,7 @@ class DaRRM(Mechanism):
             last = self._label_epsilon(reach, rest)
             if last < math.inf:
                 points = self._curve(reach, PrivacyGuarantee(epsilon=last, delta=rest))
-                total = min(total, PrivacyProfile.from_guarantee(*points).compose(labels).epsilon(delta))
+                total = min(total, composed_epsilon(points, labels, delta))
         return PrivacyGuarantee(epsilon=total, delta=delta)
 
     def _label_epsilon(self, overlap: int, delta: float) -> float:

@@ -15,13 +15,15 @@ import numpy as np
 from ..arrays import FloatArray, IntArray
 from ..noise.histograms import Standings, standings, votes_within
 from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
 
-__all__ = ["LARGEST_LISTED", "curve_of_pairs", "worst_curve"]
+__all__ = ["LARGEST_LISTED", "composed_epsilon", "curve_of_pairs", "worst_curve"]
 
 _MOST_HISTOGRAMS = 1000
 _MOST_PAIRS = 100_000
 _MOST_MOVES = 8  # votes that may move at once
 LARGEST_LISTED = 64.0  # nats; a label with a larger epsilon gains nothing worth listing
+_MOST_LABELS = 2**17  # composing more takes seconds
 _POINTS = 257
 _ERROR = 1.01e-12  # of each probability: see Mechanism.label_probabilities
 
@@ -70,6 +72,13 @@ def curve_of_pairs(here: FloatArray, there: FloatArray, beyond: PrivacyGuarantee
         delta = min(1.0, float(excess.max(initial=0.0)) * (1 + 2.0**-40))
         points.append(PrivacyGuarantee(epsilon=epsilon, delta=delta))
     return (*points, beyond)
+
+
+def composed_epsilon(points: tuple[PrivacyGuarantee, ...], labels: int, delta: float) -> float:
+    """Epsilon at ``delta`` of ``labels`` labels that keep ``points`` each; infinite without points or for too many."""
+    if not points or labels > _MOST_LABELS:
+        return math.inf
+    return PrivacyProfile.from_guarantee(*points).compose(labels).epsilon(delta)
 
 
 @functools.lru_cache(maxsize=16)
