@@ -167,6 +167,7 @@ class Request:
             mechanism=mechanism,
             labels=labels,
             delta=delta,
+            neighbours=self.teacher.unit.neighbours,
             allocation=self.allocation,
             voters=getattr(mechanism, "teachers", None),
         )

@@ -14,22 +14,28 @@ from ..arrays import FloatArray
 from ..bisection import last_true
 from .guarantees import PrivacyGuarantee
 from .loss_grids import Composed, LossGrid, compose_grids, connect_the_dots, sampled_gaussian
+from .units import group_loss
 
 __all__ = [
     "LARGEST_EPSILON",
     "DpSgd",
+    "DpSgdRun",
     "LossDistribution",
     "Promises",
     "RepeatedPromise",
+    "fixed_batches_curve",
     "grid_parts",
     "grid_step",
     "has_grids",
     "loss_distribution",
     "repeated_promise",
+    "run_parts",
 ]
 
-# The fields of a PrivacyProfile: runs (noise_multiplier, sample_rate, steps); (guarantees that hold at once, count).
-DpSgd = tuple[tuple[float, float, int], ...]
+# The fields of a PrivacyProfile: runs (noise_multiplier, sample_rate, steps) of units with one record, or with a fourth
+# number, the records of a unit; and (guarantees that hold at once, count).
+DpSgdRun = tuple[float, float, int] | tuple[float, float, int, int]
+DpSgd = tuple[DpSgdRun, ...]
 Promises = tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
 
 _CELLS = 16  # grid cells per standard deviation of one release: the variance grows by less than 1 / (4 * 16**2)
@@ -40,6 +46,11 @@ _UNIT = 2.0**-53
 _FINEST_TILTED = 1e-9
 _LEAST_NOISE = 0.2
 _SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are made for powers of this; smaller deltas are left to Renyi
+
+
+def run_parts(run: DpSgdRun) -> tuple[float, float, int, int]:
+    """Noise multiplier, sample rate, steps and records of a unit."""
+    return run if len(run) == 4 else (*run, 1)
 
 
 @dataclass(frozen=True)
@@ -120,7 +131,8 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     step = grid_step(dp_sgd, promises)
     pmfs, widest = [], 1
     for added in (False, True):
-        parts = [(_dp_sgd_step(noise, rate, step, added), count) for noise, rate, count in dp_sgd]
+        runs = [run_parts(run) for run in dp_sgd]
+        parts = [(_dp_sgd_step(noise, rate, records, step, added), count) for noise, rate, count, records in runs]
         parts += [(_promise(points, step), count) for points, count in promises]
         widest = max(widest, *(pmf.size for pmf, _ in parts))
         composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
@@ -130,7 +142,7 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     # other, have n times that. The n-th power of a discrete Fourier transform of length N has an error of a few
     # n log2(N) units in the 2-norm (Higham 2002, Theorem 24.2), and a sum over its N entries sqrt(N) times that.
     # Evaluating delta adds N units. "A few" is at most 16.
-    releases = sum(count for *_, count in dp_sgd) + sum(count for _, count in promises) + len(dp_sgd) + len(promises)
+    releases = sum(run[2] + 1 for run in dp_sgd) + sum(count + 1 for _, count in promises)
     cells = max(pmf.size for pmf in pmfs)
     units = 16 * (releases * (widest + math.log2(2 * cells) * math.sqrt(cells)) + cells)
     return LossDistribution(tuple(pmfs), units * _UNIT, dp_sgd if not promises else None)
@@ -165,10 +177,12 @@ def _renyi_epsilon(dp_sgd: DpSgd, delta: float) -> float:
     """Epsilon by the Renyi accountant of `dp_accounting`: looser, but rounding errors do not hide a tiny delta."""
     if delta >= 1.0:
         return 0.0
+    if any(len(run) == 4 for run in dp_sgd):
+        return math.inf  # it knows units of one record only
     epsilon = float(_renyi_accountant(dp_sgd).get_epsilon(delta))
     # The divergence of a step is the logarithm of a number near 1 with an error of about 1e-15. If it is smaller than
     # that, the accountant returns 0, which proves nothing.
-    rounding = 1e-12 * sum(steps for *_, steps in dp_sgd)
+    rounding = 1e-12 * sum(run[2] for run in dp_sgd)
     return epsilon + rounding if epsilon > rounding else math.inf
 
 
@@ -177,9 +191,27 @@ def _renyi_accountant(dp_sgd: DpSgd) -> Any:
     from dp_accounting import dp_event, rdp
 
     accountant = rdp.RdpAccountant()
-    for noise, rate, steps in dp_sgd:
+    for noise, rate, steps, _ in map(run_parts, dp_sgd):
         accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
     return accountant
+
+
+@lru_cache(maxsize=128)
+def fixed_batches_curve(noise: float, rate: float, steps: int) -> tuple[tuple[float, float], ...]:
+    """Pairs (delta, epsilon) for DP-SGD on a share ``rate`` of the records in each step, where one is replaced."""
+    from dp_accounting import NeighboringRelation, dp_event, rdp
+
+    # Of these orders the moments are sums, not approximations.
+    accountant = rdp.RdpAccountant(range(2, 257), NeighboringRelation.REPLACE_ONE)
+    whole = 2**60
+    event = dp_event.SampledWithoutReplacementDpEvent(
+        whole, math.ceil(rate * whole), dp_event.GaussianDpEvent(noise / 2)
+    )
+    accountant.compose(event, steps)
+    rounding = 1e-12 * steps  # as for Poisson sampling
+    deltas = [10.0 ** (-power / 2) for power in range(1, 61)]
+    epsilons = [float(accountant.get_epsilon(delta)) for delta in deltas]
+    return tuple((d, e + rounding) for d, e in zip(deltas, epsilons, strict=True) if rounding < e < LARGEST_EPSILON)
 
 
 def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, finest: float = _FINEST) -> float:
@@ -188,11 +220,16 @@ def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, fin
     if not dp_sgd and len(epsilons) < 2:
         return max(epsilons, default=1.0)  # the losses lie exactly on the grid
     variance, widest, releases = 0.0, 0.0, 0
-    for noise, rate, count in dp_sgd:
+    for noise, rate, count, records in map(run_parts, dp_sgd):
         # Quadrature of the loss of one step over its noise.
-        x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
-        stay = math.log1p(-rate) if rate < 1 else -math.inf
-        loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
+        if records == 1:
+            x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
+            stay = math.log1p(-rate) if rate < 1 else -math.inf
+            loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
+        else:
+            group = group_loss(noise, rate, records)
+            x = np.linspace(-12 * noise, group.top + 12 * noise, 20001)
+            loss = group.at(x)
         weight = np.exp(-0.5 * (x / noise) ** 2)
         weight /= weight.sum()
         variance += count * float(weight @ (loss - weight @ loss) ** 2)
@@ -214,10 +251,19 @@ def _variance(points: tuple[PrivacyGuarantee, ...], largest: float) -> float:
 
 
 @lru_cache(maxsize=128)
-def _dp_sgd_step(noise: float, rate: float, step: float, added: bool) -> Any:
-    """One Poisson-sampled Gaussian release, for a record added or removed, as `dp_accounting` discretises it."""
+def _dp_sgd_step(noise: float, rate: float, records: int, step: float, added: bool) -> Any:
+    """One Poisson-sampled Gaussian release, for a unit added or removed, as `dp_accounting` discretises it.
+
+    For units of several records `dp_accounting` finds events to 1e-6 only, so its curve may lie below the truth.
+    """
     from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
 
+    if records > 1:
+        group = group_loss(noise, rate, records)
+        ends = sorted((-1 if added else 1) * float(group.at(x)) for x in (-10 * noise, group.top + 10 * noise))
+        low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
+        curve = group.curve(np.arange(low, high + 1) * step, added)
+        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, curve)
     direction = privacy_loss_mechanism.AdjacencyType.ADD if added else privacy_loss_mechanism.AdjacencyType.REMOVE
     loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=direction)
     bounds = loss.connect_dots_bounds()
@@ -265,12 +311,13 @@ def _promise_curve(points: tuple[PrivacyGuarantee, ...], epsilons: Any) -> Float
 def has_grids(dp_sgd: DpSgd, promises: Promises) -> bool:
     """Whether :func:`grid_parts` can be used: losses are finite, and e^loss is a float."""
     small = all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in promises)
-    return small and all(noise >= _LEAST_NOISE for noise, *_ in dp_sgd)
+    return small and all(run[0] >= _LEAST_NOISE for run in dp_sgd)
 
 
 def grid_parts(dp_sgd: DpSgd, promises: Promises, step: float, added: bool) -> list[tuple[LossGrid, int]]:
     """The laws of DP-SGD runs and of the worst releases that keep ``promises``, and how often each occurs."""
-    parts = [(sampled_gaussian(noise, rate, step, added), steps) for noise, rate, steps in dp_sgd]
+    runs = [run_parts(run) for run in dp_sgd]
+    parts = [(sampled_gaussian(noise, rate, step, added, records), steps) for noise, rate, steps, records in runs]
     for points, count in promises:
         last = max(1, math.ceil(max(g.epsilon for g in points if g.epsilon <= LARGEST_EPSILON) / step))
         curve = _promise_curve(points, np.arange(-last, last + 1, dtype=np.float64) * step) + 4 * _UNIT

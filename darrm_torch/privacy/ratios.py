@@ -19,7 +19,9 @@ from scipy.special import gammaln, ndtr, ndtri
 
 from ..arrays import FloatArray
 from .guarantees import PrivacyGuarantee
+from .loss_distributions import run_parts
 from .profiles import PrivacyProfile
+from .units import group_loss
 
 __all__ = ["RatioLaw", "pair_law", "product_of"]
 
@@ -339,7 +341,7 @@ def _combinations(count: int, kinds: int) -> float:
 def pair_law(profile: PrivacyProfile) -> RatioLaw:
     """The ratio of one ordered pair that dominates everything that ``profile`` describes, in both directions."""
     laws = [_promise_law(points).power(count) for points, count in profile.promises]
-    laws += [_dp_sgd_law(noise, rate).power(steps) for noise, rate, steps in profile.dp_sgd]
+    laws += [_dp_sgd_law(noise, rate, records).power(n) for noise, rate, n, records in map(run_parts, profile.dp_sgd)]
     return product_of(sorted(laws, key=lambda law: -law.step))
 
 
@@ -348,28 +350,30 @@ def product_of(laws: Sequence[RatioLaw]) -> RatioLaw:
     return reduce(RatioLaw.product, laws) if laws else RatioLaw(values=np.ones(1), masses=np.ones(1))
 
 
-def _dp_sgd_law(noise: float, rate: float) -> RatioLaw:
-    """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z."""
+def _dp_sgd_law(noise: float, rate: float, records: int) -> RatioLaw:
+    """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z and one record."""
     noise = min(noise, _MOST_NOISE)
+    group = group_loss(noise, rate, records)
     stay = math.log1p(-rate) if rate < 1 else -math.inf
-    spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B
+    spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B, for one record
 
     def loss_at(z: float) -> float:
-        return float(np.clip(np.logaddexp(stay, math.log(rate) + (z - 0.5) / noise**2), -_LARGEST, _LARGEST))
+        loss = np.logaddexp(stay, math.log(rate) + (z - 0.5) / noise**2) if records == 1 else group.at(z)
+        return float(np.clip(loss, -_LARGEST, _LARGEST))
 
-    low, high = loss_at(-9.2 * noise), loss_at(1 + 9.2 * noise)
+    low, high = loss_at(-9.2 * noise), loss_at(group.top + 9.2 * noise)
     if (high - low) / _MOST_CELLS > spread / 64:  # a nearer end, beyond which A has next to nothing, for a finer grid
-        high = min(high, loss_at(1 - noise * float(ndtri(min(0.5, 1e-10 * spread / rate)))))
+        high = min(high, loss_at(group.top - noise * float(ndtri(min(0.5, 1e-10 * spread / rate)))))
     step = max((high - low) / _MOST_CELLS, min(spread / 64, (high - low) / _CELLS), _LEAST_STEP)
     first, last = math.floor(low / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         # e^z' where X is on the grid; -inf below the smallest ratio there is
         odds = np.where(logs > stay, logs + np.log(-np.expm1(np.minimum(stay - logs, 0.0))) - math.log(rate), -np.inf)
-    edges = noise * odds + 0.5 / noise
-    under_b, error_b = _normal_masses(edges)
-    shifted, error_a = _normal_masses(edges - 1 / noise)
-    under_a = (1 - rate) * under_b + rate * shifted
+    edges = noise * odds + 0.5 / noise if records == 1 else group.where(logs) / noise
+    several = [_normal_masses(edges - count / noise) for count in group.counts]
+    under_b = several[0][0]  # no record in the batch
+    under_a = np.sum([chance * masses for chance, (masses, _) in zip(group.chances, several, strict=True)], axis=0)
     values = np.exp(logs)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(under_b > 0, under_a / under_b, values[:-1])
@@ -379,11 +383,11 @@ def _dp_sgd_law(noise: float, rate: float) -> RatioLaw:
     masses[2:] += under_b * upper
     # Below the grid: gone, and what A has there is lost. Above it: the last value, and lost.
     outside_a = sum(
-        (1 - rate) * ndtr(side) + rate * ndtr(other)
-        for side, other in ((edges[0], edges[0] - 1 / noise), (-edges[-1], 1 / noise - edges[-1]))
+        chance * (ndtr(edges[0] - count / noise) + ndtr(count / noise - edges[-1]))
+        for chance, count in zip(group.chances, group.counts, strict=True)
     )
     masses[-1] += ndtr(-edges[-1])
-    error = 2 * max(error_a, error_b)
+    error = 2 * max(error for _, error in several)
     return _grid_law(
         masses,
         step=step,

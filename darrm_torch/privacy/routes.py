@@ -17,6 +17,7 @@ from .allocation_prices import allocated_epsilon, self_bounding_epsilon
 from .composition import seen_through
 from .guarantees import PrivacyGuarantee, format_bound, round_up
 from .profiles import PrivacyProfile, as_profile
+from .units import ProtectedUnit
 from .unlike import worst_epsilon
 
 __all__ = ["ROUTES", "PricedMechanism", "Release", "RouteKey"]
@@ -58,6 +59,7 @@ class Release:
     fresh: bool
     delta: float
     allocation: RandomAllocation | None
+    unit: ProtectedUnit
 
     @property
     def rounds(self) -> int:
@@ -66,8 +68,9 @@ class Release:
 
     @property
     def affected_teachers(self) -> str:
-        """The teachers that one record can affect, for explanations."""
-        return "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
+        """The teachers that one unit can affect, for explanations."""
+        teachers = "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
+        return f"{teachers} that one {self.unit.name} can affect"
 
     def teacher_epsilon(self, delta: float) -> float:
         """The largest epsilon of any single teacher at ``delta``."""
@@ -88,9 +91,7 @@ def _publishing(release: Release) -> _Bound:
     if affected < len(profiles):
         bounds.append(worst_epsilon(profiles, affected, rounds, delta))
     often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."
-    return min(bounds), (
-        f"The labels reveal no more than publishing {release.affected_teachers} that one record can affect{often}"
-    )
+    return min(bounds), (f"The labels reveal no more than publishing {release.affected_teachers}{often}")
 
 
 def _self_bounding(release: Release) -> _Bound:
@@ -142,8 +143,8 @@ def _certified(release: Release) -> _Bound:
         return None, f"The certificate is for {certificate.teachers} teachers, not {len(release.profiles)}."
     if certificate.overlap < release.affected:
         return None, (
-            f"The certificate assumes that one record affects at most {certificate.overlap} teachers; here it can "
-            f"affect {release.affected}."
+            f"The certificate assumes that one {release.unit.name} affects at most {certificate.overlap} teachers; "
+            f"here it can affect {release.affected}."
         )
     for point in certificate.teacher:
         if math.isfinite(point.epsilon) and release.teacher_delta(point.epsilon) > point.delta:
@@ -244,8 +245,8 @@ def _private_votes(release: Release) -> _Bound:
     if math.isinf(total):
         return None, "The mechanism's randomness does not protect a single vote at a delta that this bound can use."
     return total, (
-        f"The mechanism's randomness masks the votes of {release.affected_teachers} that one record can affect, and "
-        "private training masks the record."
+        f"The mechanism's randomness masks the votes of {release.affected_teachers}, and private training masks the "
+        f"{release.unit.name}."
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
-from .assumptions import Neighbours, assumptions_of
+from .assumptions import assumptions_of
 from .guarantees import PrivacyGuarantee, format_bound
 from .profiles import PrivacyProfile, as_profiles
 from .routes import ROUTES, PricedMechanism, Release, RouteKey
+from .units import RECORD, Neighbours, ProtectedUnit, common_unit
 
 __all__ = ["PricedMechanism", "PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
 
@@ -51,6 +52,7 @@ class TotalPrivacy:
         route: the bound that gives ``epsilon``.
         routes: all bounds, including those that do not apply.
         assumptions: what the guarantee assumes and the library cannot check.
+        unit: what the guarantee protects.
     """
 
     epsilon: float
@@ -59,6 +61,7 @@ class TotalPrivacy:
     route: PrivacyRoute
     routes: tuple[PrivacyRoute, ...]
     assumptions: tuple[str, ...]
+    unit: ProtectedUnit = RECORD
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -79,6 +82,7 @@ class TotalPrivacy:
             "epsilon": finite(self.epsilon),
             "delta": self.delta,
             "labels": self.labels,
+            "protects": str(self.unit),
             "route": self.route.name if math.isfinite(self.epsilon) else None,
             "routes": [
                 {
@@ -96,7 +100,8 @@ class TotalPrivacy:
 
     def __str__(self) -> str:
         what = "1 label" if self.labels == 1 else f"{self.labels} labels together"
-        lines = [f"{what}: ({format_bound(self.epsilon)}, {format_bound(self.delta, 3)})-DP, by {self.route.name}."]
+        cost = f"({format_bound(self.epsilon)}, {format_bound(self.delta, 3)})-DP for {self.unit}"
+        lines = [f"{what}: {cost}, by {self.route.name}."]
         for route in self.routes:
             value = format_bound(route.epsilon) if route.applies else "does not apply"
             lines.append(f"  {route.name}: {value}. {route.explanation}")
@@ -121,7 +126,8 @@ def total_privacy(
         teachers: one guarantee or profile for each of the K teachers. It covers everything that the teacher can
             release: a trained model (``votes="fixed"``), or one round of votes (``votes="fresh"``). Several guarantees
             that hold at once for one teacher are one profile: :meth:`PrivacyProfile.from_guarantee`.
-        overlap: r, the number of teachers that one record can affect; ``None``: all of them.
+        overlap: r, the number of teachers that one record, or unit (:meth:`PrivacyProfile.for_unit`), can affect;
+            ``None``: all of them.
         mechanism: turns votes into labels.
         labels: Q, the number of released labels. Each input may depend on the labels before.
         votes: "fixed": the same trained teachers vote on every input. "fresh": each label has its own votes, from
@@ -129,15 +135,16 @@ def total_privacy(
         delta: the delta of the total.
         neighbours: the neighbouring data sets that the total is about, and for which ``overlap`` holds. In equal slices
             of a list it holds for replacing one record only; each teacher then costs more
-            (:meth:`PrivacyProfile.for_replacement`).
+            (:meth:`PrivacyProfile.for_replacement`). Profiles for a replacement need "replace-one".
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. It adds bounds; those that need no secrecy stay in the result.
         voters: how many of the teachers are read, the same ones for all labels, chosen without looking at data;
             ``None``: all. ``mechanism`` then turns the votes of that many teachers into labels.
 
     Raises:
-        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, or
-            ``allocation`` is for another number of teachers, another ``overlap`` or other ``neighbours``.
+        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, the
+            teachers protect unlike units, or ``allocation`` is for another number of teachers, another ``overlap``,
+            another unit or other ``neighbours``.
 
     >>> from darrm_torch import NoiseFreeMajority
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -151,8 +158,11 @@ def total_privacy(
     if neighbours not in ("add/remove", "replace-one"):
         raise InvalidArgument("neighbours", '"add/remove" or "replace-one"', neighbours)
     if neighbours == "replace-one":
-        replaced = {profile: profile.for_replacement() for profile in profiles}
-        profiles = tuple(replace(replaced[profile], reading=profile.reading) for profile in profiles)
+        replaced = {(profile, profile.unit): profile.for_replacement() for profile in profiles}
+        profiles = tuple(replace(replaced[one, one.unit], reading=one.reading) for one in profiles)
+    unit = common_unit(profile.unit for profile in profiles)
+    if unit.neighbours != neighbours:
+        raise InvalidArgument("neighbours", f'"{unit.neighbours}", as the teachers promise', neighbours)
     if allocation is not None and not isinstance(allocation, RandomAllocation):
         raise InvalidArgument("allocation", "a RandomAllocation or None", allocation)
     if allocation is not None:
@@ -163,6 +173,9 @@ def total_privacy(
         if overlap not in (None, allocation.overlap):
             raise InvalidArgument("overlap", f"{allocation.overlap}, as in the allocation", overlap)
         overlap = allocation.overlap
+        if unit.name not in ("record", allocation.unit):
+            raise InvalidArgument("allocation", f"one in which each {unit.name} draws", f"unit={allocation.unit!r}")
+        unit = replace(unit, name=allocation.unit)
     affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
     weakest = PrivacyProfile.weakest(profiles)
     if voters is not None and check_integer("voters", voters, low=1, high=len(profiles)) < len(profiles):
@@ -173,7 +186,7 @@ def total_privacy(
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
-    release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation)
+    release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation, unit)
     keys = [key for key in ROUTES if allocation is not None or not key.startswith("allocation")]
     routes = tuple(_route(key, *ROUTES[key][1](release)) for key in keys)
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
@@ -187,10 +200,11 @@ def total_privacy(
             profiles,
             affected=affected,
             fresh=release.fresh,
-            neighbours=neighbours,
+            unit=unit,
             allocation=allocation,
             secure=getattr(mechanism, "secure", True),
         ),
+        unit=unit,
     )
 
 

@@ -319,6 +319,7 @@ def test_the_papers_total_is_no_route():
         "publishing the teachers",
         "self-bounding noise",
         "certified label",
+        "the label's own curve",
         "the mechanism's own randomness",
         "private votes, private randomness",
     }
