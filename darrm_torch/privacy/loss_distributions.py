@@ -23,12 +23,13 @@ __all__ = [
     "LossDistribution",
     "Promises",
     "RepeatedPromise",
+    "composed_epsilon",
+    "composed_law",
     "fixed_batches_curve",
     "grid_parts",
     "grid_step",
     "has_grids",
     "loss_distribution",
-    "repeated_promise",
     "run_parts",
 ]
 
@@ -42,6 +43,7 @@ _CELLS = 16  # grid cells per standard deviation of one release: the variance gr
 _FINEST = 1e-6  # on a finer grid the rounding errors of the curve would show
 _TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite loss, per composition
 LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
+_SUMMED = 2**20  # releases up to which the exact optimum is summed
 _UNIT = 2.0**-53
 _FINEST_TILTED = 1e-9
 _LEAST_NOISE = 0.2
@@ -115,6 +117,21 @@ class RepeatedPromise:
         if self.delta(high) > delta:
             return math.inf
         return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, low, tolerance=2.0**-44)
+
+
+def composed_law(dp_sgd: DpSgd, promises: Promises) -> LossDistribution | RepeatedPromise:
+    """The loss of all releases together: an exact sum where one promise is repeated, else a convolution."""
+    if not dp_sgd and len(promises) == 1 and promises[0][1] <= _SUMMED:
+        points, count = promises[0]
+        if len(points) == 1 and points[0].epsilon > 0:
+            return repeated_promise(points[0], count)
+    return loss_distribution(dp_sgd, promises)
+
+
+@lru_cache(maxsize=1024)
+def composed_epsilon(dp_sgd: DpSgd, promises: Promises, delta: float) -> float:
+    """The smallest proven epsilon; searched once, because plans ask for the same total again and again."""
+    return composed_law(dp_sgd, promises).epsilon(delta)
 
 
 @lru_cache(maxsize=64)

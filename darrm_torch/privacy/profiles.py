@@ -15,11 +15,9 @@ from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_u
 from .loss_distributions import (
     LARGEST_EPSILON,
     DpSgdRun,
-    LossDistribution,
-    RepeatedPromise,
+    composed_epsilon,
+    composed_law,
     fixed_batches_curve,
-    loss_distribution,
-    repeated_promise,
     run_parts,
 )
 from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
@@ -27,7 +25,6 @@ from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guara
 __all__ = ["PrivacyProfile", "as_profile", "as_profiles"]
 
 _DEFAULT_POINTS = (0.5, 0.1, 0.003)  # fractions of delta(0): over 95 % of the gain of eight points at K = 11
-_SUMMED = 2**20  # releases up to which the exact optimum is summed
 _NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
 
 
@@ -286,7 +283,7 @@ class PrivacyProfile:
         stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
         if stated == 0.0 or not self._is_computable:
             return stated
-        return min(stated, self._law().delta(epsilon))
+        return min(stated, composed_law(self.dp_sgd, self.promises).delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
         """The smallest proven epsilon at ``delta``, in nats; ``math.inf`` if there is none.
@@ -304,7 +301,7 @@ class PrivacyProfile:
         stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
         if stated == 0.0 or delta == 0.0 or not self._is_computable:
             return stated
-        return min(stated, self._law().epsilon(delta))
+        return min(stated, composed_epsilon(self.dp_sgd, self.promises, delta))
 
     @checked
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
@@ -336,13 +333,6 @@ class PrivacyProfile:
         # limit below that is 1 up to rounding.
         revealing = sum(-count * math.log1p(-points[0].delta) for points, count in self.promises)
         return revealing < 30 and all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in self.promises)
-
-    def _law(self) -> LossDistribution | RepeatedPromise:
-        if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] <= _SUMMED:
-            points, count = self.promises[0]
-            if len(points) == 1 and points[0].epsilon > 0:
-                return repeated_promise(points[0], count)
-        return loss_distribution(self.dp_sgd, self.promises)
 
     def stated_sum(self) -> tuple[Fraction, Fraction] | None:
         """Simple composition of the first guarantees, exactly: (epsilon, delta); None for DP-SGD and no privacy."""
