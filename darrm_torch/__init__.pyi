@@ -21,6 +21,7 @@ from .mechanisms import (
     ExponentialMechanism as ExponentialMechanism,
     GNMax as GNMax,
     LNMax as LNMax,
+    MeanProbabilities as MeanProbabilities,
     Mechanism as Mechanism,
     NoiseFreeMajority as NoiseFreeMajority,
     PermuteAndFlip as PermuteAndFlip,

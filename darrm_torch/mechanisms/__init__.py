@@ -5,7 +5,7 @@ from .confident import ConfidentGNMax
 from .darrm import DaRRM
 from .gnmax import GNMax
 from .laplace import LNMax
-from .noise_free import NoiseFreeMajority
+from .noise_free import MeanProbabilities, NoiseFreeMajority
 from .pate_rdp import DataDependentGuarantee, DataDependentLoss
 from .plurality import SelfBoundingPlurality, VotePrivatePlurality
 from .selection import ExponentialMechanism, PermuteAndFlip, RandomizedPlurality
@@ -18,6 +18,7 @@ __all__ = [
     "ExponentialMechanism",
     "GNMax",
     "LNMax",
+    "MeanProbabilities",
     "Mechanism",
     "NoiseFreeMajority",
     "PermuteAndFlip",
