@@ -11,6 +11,7 @@ from ..errors import InvalidArgument, UnprovenPrivacy
 from ..teachers.checkpoints import FORMAT, FORMAT_KEY, check_format
 from ..teachers.loaders import draws_poisson
 from ..teachers.optimizers import is_private
+from ..teachers.watching import check_watched, record_of, watch_training
 
 __all__ = ["AccountantCheckpoint"]
 
@@ -22,6 +23,7 @@ class AccountantCheckpoint(L.Callback):
     then counts only the steps since the resume. With this callback the accountant resumes too. When training starts
     and when it ends, the accountant must have recorded every step of Opacus' optimizers. So a checkpoint without an
     accountant, the accountant of another engine, and training without privacy are errors instead of small epsilons.
+    The optimizer is watched, see :func:`~darrm_torch.watch_training`, and the checkpoint says whether it always was.
 
     A module may have further optimizers, without privacy, for other parameters, such as the generator that a private
     discriminator trains. Their steps are subtracted from ``trainer.global_step``. The library cannot see which data
@@ -47,6 +49,7 @@ class AccountantCheckpoint(L.Callback):
         if not (hasattr(self._accountant, "history") and hasattr(self._accountant, "load_state_dict")):
             raise InvalidArgument("engine", "a PrivacyEngine or an accountant", type(engine).__name__)
         self._public_steps = 0
+        self._watched_before = 0  # the steps of the training that this one resumes, if all were watched
 
     @property
     def steps(self) -> int:
@@ -58,6 +61,7 @@ class AccountantCheckpoint(L.Callback):
         history = [(float(noise), float(rate), int(count)) for noise, rate, count in self._accountant.history]
         state = {"history": history, "mechanism": str(self._accountant.mechanism())}
         checkpoint["privacy_accountant_state_dict"] = state
+        checkpoint["watched"] = self._watched(trainer)
         checkpoint["public_steps"] = self._public_steps
         checkpoint[FORMAT_KEY] = FORMAT
         if trainer.train_dataloader is not None:
@@ -74,6 +78,7 @@ class AccountantCheckpoint(L.Callback):
             cure = f'Resume with PrivacyEngine(accountant="{state["mechanism"]}").'
             raise InvalidArgument("accountant", f"of kind {state['mechanism']}", self._accountant.mechanism(), cure)
         self._accountant.load_state_dict(copy.deepcopy(state))  # Opacus would share the list
+        self._watched_before = self.steps if checkpoint.get("watched") else 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Check that all earlier steps were accounted for."""
@@ -91,6 +96,9 @@ class AccountantCheckpoint(L.Callback):
         if not private and self._public_steps:
             raise UnprovenPrivacy("no optimizer of this teacher is private any more")
         self._check(trainer)
+        optimizers = [one for one in trainer.optimizers if is_private(one)]
+        if len(optimizers) == 1 and not hasattr(optimizers[0], "accumulate"):  # not ghost clipping
+            watch_training(optimizers[0])
 
     def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any) -> None:
         """Count the steps of optimizers without privacy beside a private one."""
@@ -101,6 +109,13 @@ class AccountantCheckpoint(L.Callback):
         """Check that the accountant recorded every step of this training."""
         self._check(trainer)
 
+    def _watched(self, trainer: L.Trainer) -> bool:
+        """Whether every step was watched, here or in the training that this one resumes."""
+        records = [record for one in trainer.optimizers if (record := record_of(one)) is not None]
+        for record in records:
+            check_watched(record, self._accountant.history)
+        return self._watched_before + sum(record.steps for record in records) == self.steps
+
     def _check(self, trainer: L.Trainer) -> None:
         taken = trainer.global_step - self._public_steps
         if self.steps != taken:
@@ -109,6 +124,7 @@ class AccountantCheckpoint(L.Callback):
                 "was saved with AccountantCheckpoint; use one PrivacyEngine for each teacher, the one that made its "
                 "optimizer, for one fit from the first step on"
             )
+        self._watched(trainer)
 
 
 def _parameters(trainer: L.Trainer, *, private: bool) -> set[int]:

@@ -247,6 +247,7 @@ def train_teacher(
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
         "randomness": SECURE if secure else "Torch's generator",
+        "watched": True,  # nothing changes the noise or the clipping bound here
         "settings": asdict(settings),
         "shard_size": shard_size,
     }

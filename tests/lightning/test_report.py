@@ -192,6 +192,11 @@ def test_the_checkpoint_of_a_teacher_is_read_by_its_path(tmp_path: Path) -> None
     resumed = Teacher()
     train(resumed, 3, tmp_path, resume=file)
     assert claimed(resumed) == 30
+    # Every step was watched, in both runs together.
+    runner = train(Teacher(), 3, tmp_path, resume=file)
+    runner.save_checkpoint(tmp_path / "resumed.ckpt")
+    assert read.watched
+    assert dt.read_privacy(tmp_path / "resumed.ckpt").reading.watched
     assert dt.read_privacy(file).reading.history == ((1.0, 0.1, 20),)
     # An accountant that knows of fewer steps than Lightning took is found out.
     content["privacy_accountant_state_dict"]["history"] = [(1.0, 0.1, 10)]
