@@ -99,8 +99,7 @@ def complete(commands: Mapping[str, Command]) -> None:
         if name in words[1:2]:
             command.add_arguments(part)
             for action in part._actions:
-                if hasattr(action.type, "names"):
-                    action.choices = action.type.names
+                action.choices = action.choices or getattr(action.type, "names", None)
     with contextlib.suppress(ImportError):
         import argcomplete
 
