@@ -29,6 +29,6 @@ def test_a_calibrated_scale_suffices_and_a_smaller_one_does_not() -> None:
 def test_the_claim_is_tight_for_neighbouring_counts() -> None:
     """r changed votes change two counts by r each: (2 r / scale, 0)-DP, which counts that differ much almost attain."""
     mechanism = LNMax(scale=6.0, overlap=1)
-    counts = np.array([[300, 0], [299, 1]])
+    counts = np.array([[150, 0], [149, 1]])
     ratio = math.log(np.divide(*mechanism.label_probabilities(counts)[::-1, 1]))
     assert 0.95 * mechanism.guarantee().epsilon < ratio <= mechanism.guarantee().epsilon
