@@ -10,21 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..teachers.checkpoints import equal_bits
 from ..teachers.stacking import same_but_for_weights
 
-__all__ = ["SharedParts", "copies_that_share", "equal_bits"]
-
-
-def equal_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, bit for bit."""
-    if one is other:
-        return True
-    if (one.shape, one.dtype, one.device, one.layout) != (other.shape, other.dtype, other.device, other.layout):
-        return False
-    if one.layout != torch.strided or one.is_quantized or not one.dim():
-        return torch.equal(one, other)
-    mine, theirs = (each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
-    return torch.equal(mine, theirs)
+__all__ = ["SharedParts", "copies_that_share"]
 
 
 def copies_that_share(networks: Iterable[nn.Module]) -> list[nn.Module]:
