@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from .allocation import RandomAllocation
-from .allocation_prices import allocated_epsilon, self_bounding_epsilon
+from .allocation_prices import allocated_epsilon, jury_epsilon, self_bounding_epsilon
 from .composition import seen_through
 from .guarantees import PrivacyGuarantee, format_bound, round_up
 from .profiles import PrivacyProfile, as_profile
-from .units import ProtectedUnit
+from .release import Release
 from .unlike import worst_epsilon
 
-__all__ = ["ROUTES", "PricedMechanism", "Release", "RouteKey"]
+__all__ = ["ROUTES", "RouteKey"]
 
 RouteKey = Literal[
     "publishing",
@@ -33,54 +31,6 @@ RouteKey = Literal[
     "allocation-self-bounding",
 ]
 
-
-class PricedMechanism(Protocol):
-    """What :func:`total_privacy` needs to know about a mechanism (see :mod:`darrm_torch.mechanisms`)."""
-
-    @property
-    def certificate(self) -> Any:
-        """The certificate of its noise function, or None."""
-
-    def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
-        """The allowance m of theory section 9; ``math.inf`` if there is none."""
-
-    def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | PrivacyProfile | None:
-        """The guarantee that its own randomness gives when only votes change; None if it gives none."""
-
-
-@dataclass(frozen=True)
-class Release:
-    """The labels to be released and the teachers behind them: what every bound is computed from."""
-
-    profiles: tuple[PrivacyProfile, ...]
-    affected: int
-    mechanism: PricedMechanism
-    labels: int
-    fresh: bool
-    delta: float
-    allocation: RandomAllocation | None
-    unit: ProtectedUnit
-
-    @property
-    def rounds(self) -> int:
-        """How many times the teachers release something of their own."""
-        return self.labels if self.fresh else 1
-
-    @property
-    def affected_teachers(self) -> str:
-        """The teachers that one unit can affect, for explanations."""
-        teachers = "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
-        return f"{teachers} that one {self.unit.name} can affect"
-
-    def teacher_epsilon(self, delta: float) -> float:
-        """The largest epsilon of any single teacher at ``delta``."""
-        return max(profile.epsilon(min(delta, 1.0)) for profile in set(self.profiles))
-
-    def teacher_delta(self, epsilon: float) -> float:
-        """The largest delta of any single teacher at ``epsilon``."""
-        return max(profile.delta(epsilon) for profile in set(self.profiles))
-
-
 _Bound = tuple[float | None, str]  # epsilon, or None where the argument does not apply; and the explanation
 
 
@@ -91,6 +41,15 @@ def _publishing(release: Release) -> _Bound:
     if affected < len(profiles):
         bounds.append(worst_epsilon(profiles, affected, rounds, delta))
     often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."
+    voters = release.voters
+    if voters is not None:
+        weakest = PrivacyProfile.weakest(profiles).compose(rounds)
+        read = jury_epsilon(weakest, delta, teachers=len(profiles), overlap=affected, voters=voters)
+        if read < min(bounds):
+            return read, (
+                f"The labels read {release.readers}, of {len(profiles)} teachers, and reveal no more than publishing "
+                f"those that are read. One {release.unit.name} can affect {affected} of the {len(profiles)}."
+            )
     return min(bounds), (f"The labels reveal no more than publishing {release.affected_teachers}{often}")
 
 
@@ -252,18 +211,20 @@ def _private_votes(release: Release) -> _Bound:
 
 def _allocated(release: Release) -> _Bound:
     """Theory, section 12; section 13 if not all teachers are read."""
-    allocation, read = release.allocation, len(release.profiles)
+    allocation, voters = release.allocation, release.voters
     assert allocation is not None
     profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
-    return allocated_epsilon(profile, allocation, release.delta, voters=read), (
+    return allocated_epsilon(profile, allocation, release.delta, voters=voters), (
         f"Each {allocation.unit} drew {allocation.overlap} of {allocation.teachers} shards in secret, so nobody knows "
-        "which teachers it affects. The bound does not depend on how labels are made."
+        "which teachers it affects. The bound does not depend on how labels are made"
+        + ("." if voters is None else f", only on the teachers that are read: {release.readers}.")
     )
 
 
 def _allocated_self_bounding(release: Release) -> _Bound:
     """Theory, section 14: the allowance is the one for an overlap of all teachers that are read."""
-    allocation, read = release.allocation, len(release.profiles)
+    allocation, read, voters = release.allocation, len(release.profiles), release.voters
+    most = None if voters is None else len(voters) - 1
     assert allocation is not None
     total = release.labels * release.mechanism.self_bounding_allowance(teachers=read, overlap=read) * (1 + 2.0**-50)
     if math.isinf(total) or allocation.weights:
@@ -271,7 +232,7 @@ def _allocated_self_bounding(release: Release) -> _Bound:
     if total == 0:
         return 0.0, "The labels do not depend on the votes."
     profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
-    return self_bounding_epsilon(profile, allocation, release.delta, allowance=total, voters=read), (
+    return self_bounding_epsilon(profile, allocation, release.delta, allowance=total, voters=most), (
         f"Self-bounding labels that cost {format_bound(total)} teachers in all reveal a {allocation.unit} that drew "
         "its shards in secret no more than teachers trained on it with a small probability."
     )

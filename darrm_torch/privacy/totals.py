@@ -12,7 +12,8 @@ from .allocation import RandomAllocation
 from .assumptions import assumptions_of
 from .guarantees import PrivacyGuarantee, format_bound
 from .profiles import PrivacyProfile, as_profiles
-from .routes import ROUTES, PricedMechanism, Release, RouteKey
+from .release import PricedMechanism, Release
+from .routes import ROUTES, RouteKey
 from .units import RECORD, Neighbours, ProtectedUnit, common_unit
 
 __all__ = ["PricedMechanism", "PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
@@ -118,7 +119,6 @@ def total_privacy(
     delta: float,
     neighbours: Neighbours = "add/remove",
     allocation: RandomAllocation | None = None,
-    voters: int | None = None,
 ) -> TotalPrivacy:
     """Bound the privacy loss of ``labels`` labels together: the smallest bound that is proven for this situation.
 
@@ -128,7 +128,7 @@ def total_privacy(
             that hold at once for one teacher are one profile: :meth:`PrivacyProfile.from_guarantee`.
         overlap: r, the number of teachers that one record, or unit (:meth:`PrivacyProfile.for_unit`), can affect;
             ``None``: all of them.
-        mechanism: turns votes into labels.
+        mechanism: turns votes into labels. If it has a jury, the labels cost what the teachers on it do.
         labels: Q, the number of released labels. Each input may depend on the labels before.
         votes: "fixed": the same trained teachers vote on every input. "fresh": each label has its own votes, from
             retrained teachers or otherwise privatized with independent randomness.
@@ -138,13 +138,11 @@ def total_privacy(
             (:meth:`PrivacyProfile.for_replacement`). Profiles for a replacement need "replace-one".
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. It adds bounds; those that need no secrecy stay in the result.
-        voters: how many of the teachers are read, the same ones for all labels, chosen without looking at data;
-            ``None``: all. ``mechanism`` then turns the votes of that many teachers into labels.
 
     Raises:
         InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, the
-            teachers protect unlike units, or ``allocation`` is for another number of teachers, another ``overlap``,
-            another unit or other ``neighbours``.
+            teachers protect unlike units, the mechanism's jury is larger than K, or ``allocation`` is for another
+            number of teachers, another ``overlap``, another unit or other ``neighbours``.
 
     >>> from darrm_torch import NoiseFreeMajority
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -177,11 +175,11 @@ def total_privacy(
             raise InvalidArgument("allocation", f"one in which each {unit.name} draws", f"unit={allocation.unit!r}")
         unit = replace(unit, name=allocation.unit)
     affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
-    weakest = PrivacyProfile.weakest(profiles)
-    if voters is not None and check_integer("voters", voters, low=1, high=len(profiles)) < len(profiles):
-        profiles, affected = (weakest,) * voters, min(affected, voters)
     if not hasattr(mechanism, "self_bounding_allowance"):
         raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
+    jury = getattr(mechanism, "jury", None)
+    if jury is not None:
+        jury = check_integer("the mechanism's jury", jury, low=1, high=len(profiles))
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
@@ -203,6 +201,7 @@ def total_privacy(
             unit=unit,
             allocation=allocation,
             secure=getattr(mechanism, "secure", True),
+            jury=jury is not None,
         ),
         unit=unit,
     )
