@@ -164,7 +164,7 @@ class GroupLoss:
             mixed = special.ndtr(sign * (x[:, None] - self.counts) / self.noise) @ self.chances
             here, there = (plain, mixed) if added else (mixed, plain)
             growth = np.exp(np.minimum(epsilons, 700.0))
-        return np.asarray(np.clip(here - growth * there, np.maximum(-np.expm1(epsilons), 0.0), 1.0))
+        return np.asarray(np.clip(here - growth * there, -np.expm1(np.minimum(epsilons, 0.0)), 1.0))
 
 
 @lru_cache(maxsize=64)
