@@ -96,16 +96,14 @@ class PrivacyProfile:
 
     @classmethod
     @checked
-    def from_dp_sgd(cls, history: Iterable[DpSgdRun]) -> PrivacyProfile:
+    def from_dp_sgd(cls, history: Iterable[tuple[float, float, int]]) -> PrivacyProfile:
         """DP-SGD with Poisson sampling, from an Opacus history: runs ``(noise_multiplier, sample_rate, steps)``.
-
-        A fourth number is how many records a unit has at most; see :meth:`for_unit`, which also names the unit.
 
         Raises:
             InvalidArgument: the history is empty, or a number is not finite or out of range.
         """
         runs = tuple(history)
-        if not runs or any(not isinstance(run, Sequence) or len(run) not in (3, 4) for run in runs):
+        if not runs or any(not isinstance(run, Sequence) or len(run) != 3 for run in runs):
             raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
 

@@ -123,7 +123,8 @@ def test_the_curve_says_nothing_about_several_labels_of_fixed_teachers():
 def test_any_teachers(teacher, delta):
     for votes in ("fixed", "fresh"):
         for labels in (1, 3):
-            routes = priced(dt.NoiseFreeMajority(classes=2), teacher, 4, labels=labels, delta=delta, votes=votes)
+            how = {"labels": labels, "delta": delta, "votes": votes, "neighbours": teacher.unit.neighbours}
+            routes = priced(dt.NoiseFreeMajority(classes=2), teacher, 4, **how)
             assert routes["label-curve"] >= 0
 
 
