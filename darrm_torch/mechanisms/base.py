@@ -328,6 +328,11 @@ class NoisyCounts(AnyVotes):
         super().__post_init__()
         self._validate("overlap", check_integer, low=1, high=MOST_VOTES)
 
+    @property
+    def _terms(self) -> float:
+        """How many values of the noise its law sums over, roughly."""
+        return 1.0
+
     def _listed_epsilon(self, labels: int, delta: float, overlap: int, beyond: PrivacyGuarantee) -> float:
         """Epsilon of ``labels`` labels by the worst curve of one label; infinite where it cannot be listed.
 
@@ -345,7 +350,8 @@ def _listed(mechanism: NoisyCounts, overlap: int, beyond: PrivacyGuarantee) -> t
     teachers, classes = mechanism.teachers, mechanism.classes
     if teachers is None or classes is None:
         return ()
-    return worst_curve(mechanism._law, teachers=teachers, classes=classes, overlap=overlap, beyond=beyond)
+    limits: dict[str, Any] = {"overlap": overlap, "beyond": beyond, "terms": mechanism._terms}
+    return worst_curve(mechanism._law, teachers=teachers, classes=classes, **limits)
 
 
 class PureLabels(Mechanism):

@@ -25,6 +25,8 @@ from .label_curves import LARGEST_LISTED, composed_epsilon, curve_of_pairs
 
 __all__ = ["DaRRM"]
 
+_MOST_TEACHERS = 300  # whose pairs of counts are all compared
+
 
 @checked
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ class DaRRM(Mechanism):
 
     def _curve(self, overlap: int, beyond: PrivacyGuarantee) -> tuple[PrivacyGuarantee, ...]:
         """Guarantees of one label that hold at once, by all pairs of counts; see :func:`curve_of_pairs`."""
-        if beyond.epsilon > LARGEST_LISTED:
+        if beyond.epsilon > LARGEST_LISTED or self.teachers > _MOST_TEACHERS:
             return (beyond,)
         votes = np.arange(self.teachers + 1)
         here, there = np.nonzero(np.abs(votes[:, None] - votes) <= overlap)

@@ -240,6 +240,10 @@ class GNMax(GaussianCounts):
     def _squared_mu(self) -> float:
         return 2 / self.sigma**2
 
+    @property
+    def _terms(self) -> float:
+        return 20 * self.sigma / grid_step(self.sigma)
+
     def _draw(self, counts: IntArray) -> IntArray:
         return noisy_argmax(counts, *gaussian_noise(self.sigma), self._bits)
 

@@ -21,6 +21,7 @@ __all__ = ["LARGEST_LISTED", "composed_epsilon", "curve_of_pairs", "worst_curve"
 
 _MOST_HISTOGRAMS = 1000
 _MOST_PAIRS = 100_000
+_MOST_TERMS = 2e7  # values of the noise, for all histograms: seconds
 _MOST_MOVES = 8  # votes that may move at once
 LARGEST_LISTED = 64.0  # nats; a label with a larger epsilon gains nothing worth listing
 _MOST_LABELS = 2**17  # composing more takes seconds
@@ -29,7 +30,13 @@ _ERROR = 1.01e-12  # of each probability: see Mechanism.label_probabilities
 
 
 def worst_curve(
-    law: Callable[[IntArray], FloatArray], *, teachers: int, classes: int, overlap: int, beyond: PrivacyGuarantee
+    law: Callable[[IntArray], FloatArray],
+    *,
+    teachers: int,
+    classes: int,
+    overlap: int,
+    beyond: PrivacyGuarantee,
+    terms: float = 1.0,
 ) -> tuple[PrivacyGuarantee, ...]:
     """Guarantees of one label that all hold at once, for all votes of which up to ``overlap`` change.
 
@@ -40,6 +47,7 @@ def worst_curve(
         classes: C.
         overlap: r.
         beyond: a known guarantee of one label; the curve is computed up to its epsilon.
+        terms: how many values of the noise the law of one histogram sums over.
 
     Returns:
         Points at epsilons from 0 to that of ``beyond``; empty where the histograms are too many.
@@ -48,6 +56,8 @@ def worst_curve(
     if listed is None or not 0 < beyond.epsilon <= LARGEST_LISTED:
         return ()
     space, before, after = listed
+    if space.histograms * terms > _MOST_TERMS:
+        return ()
     chances = law(space.counts)
     named = space.per_standing(chances[:, :classes])
     here = named[space.lookup[before[:, None], space.counts[before]]]
