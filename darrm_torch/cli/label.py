@@ -19,7 +19,6 @@ from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
     from ..labels.ledger import PrivacyLedger
-    from ..mechanisms import Mechanism
     from ..planning.ranking import Plan
 
 __all__ = ["COMMAND", "options_for"]
@@ -70,6 +69,7 @@ def _add_arguments(parser: Any) -> None:
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that build what a plan recommends; None where it cannot build that."""
+    from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -77,8 +77,9 @@ def options_for(answer: Plan) -> str | None:
     if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
     family = FAMILIES[best.kind]
-    if family.optimised and not answer.has_default_prior:
-        return None  # this command optimises for the default prior
+    belief = answer.plain_prior if best.own_randomness else answer.prior
+    if family.optimised and belief != typical_votes(answer.classes, plain=best.own_randomness):
+        return None  # this command optimises for typical votes
     options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
     if "total_target" not in family.strengths:
         options |= {"label_target": answer.one_label if family.strengths else None, "budget": answer.total_target}
@@ -151,7 +152,7 @@ def _run(chosen: Any) -> int:
                 ensemble.check_budget(batches)
         except BudgetExceeded as error:
             raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
-        agreement = _expected_agreement(ensemble.mechanism, len(models), classes)
+        agreement = _expected_agreement(ensemble, len(models), classes)
         if not chosen.json:
             _tell(ensemble, agreement, classes)
         if ledger is None:
@@ -176,14 +177,13 @@ def _run(chosen: Any) -> int:
 _DRAWS = 10_000  # labels of votes that are made up: an agreement to about a hundredth, in about a second
 
 
-def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
-    """About how often a label is what most teachers say, under the default prior of `darrm plan`."""
-    from ..noise.plurality_priors import VAGUE_VOTES
-    from ..noise.priors import IndependentVotes
+def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
+    """About how often a label is what most teachers say, under the belief that `darrm plan` has by default."""
+    from ..planning.beliefs import typical_votes
     from ..planning.expectation import expected_agreement
 
-    prior = VAGUE_VOTES if classes > 2 else IndependentVotes()
-    return expected_agreement(mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
+    prior = typical_votes(classes, plain=not all(profile.is_private for profile in ensemble.profiles))
+    return expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
 def _tell(ensemble: Any, agreement: float, classes: int) -> None:

@@ -30,7 +30,7 @@ def _add_arguments(parser: Any) -> None:
     )
     parser.add_argument(
         "--shape",
-        type=one_of("monotone", "free"),
+        type=one_of("monotone", "free", "constant"),
         default="monotone",
         metavar="{monotone,free}",
         help="of the optimum (default: monotone)",
