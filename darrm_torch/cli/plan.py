@@ -10,7 +10,7 @@ from .label import options_for
 from .parser import Command, UsageError, one_of
 from .promises import add_common, add_teacher, read_teacher
 from .showing import check_figure, fill, print_json, progress, save_figure
-from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
+from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shares
 
 __all__ = ["COMMAND"]
 
@@ -26,11 +26,20 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {OF_MANY} (default: several)"
     )
+    beliefs = parser.add_argument_group("how often teachers are right, from public data (leave out: typical votes)")
+    for option, whose in (("--teacher-accuracy", "these teachers"), ("--plain-accuracy", "teachers without privacy")):
+        beliefs.add_argument(
+            option,
+            type=shares,
+            metavar="A[,ALL]",
+            help=f"of one of {whose}, and of the majority of all, such as 0.8,0.9",
+        )
     parser.add_argument(
         "--allocation",
         type=one_of("random"),
         metavar="random",
-        help="each record drew its --overlap shards (then 1 by default) at random and in secret",
+        help="each record drew its --overlap shards (then 1 by default) at random and in secret (default: what "
+        "--teachers-folder recorded)",
     )
     parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
     parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
@@ -61,8 +70,13 @@ def _run(chosen: Any) -> int:
         raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
     check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
     check_overlap(chosen.overlap, chosen.teachers)
+    teacher = read_teacher(chosen)
     allocation = None
-    if chosen.allocation is not None:
+    if chosen.teachers_folder is not None:
+        from ..teachers.allocations import recorded_allocation
+
+        allocation = recorded_allocation(teacher, overlap=chosen.overlap)
+    if chosen.allocation is not None and allocation is None:
         allocation = RandomAllocation(teachers=chosen.teachers, overlap=chosen.overlap or 1)
     check_integer("--labels", chosen.labels, low=1)
     if chosen.agreement is not None:
@@ -71,17 +85,21 @@ def _run(chosen: Any) -> int:
     prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
     if prior is not None and isinstance(prior, PluralityVotes) != many:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
-    teacher, kinds = read_teacher(chosen), len(families(chosen.classes))
+    if prior is not None and chosen.teacher_accuracy is not None:
+        raise UsageError("give --prior or --teacher-accuracy, not both")
+    kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
         answer = plan(
             teachers=chosen.teachers,
             classes=chosen.classes,
             teacher=teacher,
-            overlap=chosen.overlap if allocation is None else None,
+            overlap=chosen.overlap,
             labels=chosen.labels,
             label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
+            teacher_accuracy=chosen.teacher_accuracy,
+            plain_accuracy=chosen.plain_accuracy,
             allocation=allocation,
             on_progress=lambda name: bar.update(),
         )

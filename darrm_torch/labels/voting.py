@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidArgument, check_integer
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 
@@ -226,7 +226,8 @@ def checked_inputs(inputs: Tensor) -> Tensor:
     inputs = inputs.detach()
     if inputs.is_floating_point():
         inputs = inputs.to(torch.float32)
-        if not inputs.isfinite().all():
+        # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
+        if inputs.numel() and not torch.stack(inputs.aminmax()).isfinite().all():
             raise InvalidArgument("inputs", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
     return inputs
 

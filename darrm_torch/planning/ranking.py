@@ -16,7 +16,7 @@ from scipy import optimize
 
 from ..arguments import checked
 from ..errors import DarrmError, check_integer, check_number
-from ..mechanisms import NoiseFreeMajority
+from ..mechanisms.noise_free import NoiseFreeMajority
 from ..mechanisms.plurality import MOST_CLASSES
 from ..noise.plurality_priors import PluralityPrior
 from ..noise.priors import Prior

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +17,12 @@ from torch import Tensor, nn
 
 from ..arguments import checked
 from ..errors import InvalidArgument
+from ..files import keep_copy, write_whole
 
-__all__ = ["Checkpoint", "load_teacher", "weights_digest"]
+__all__ = ["FORMAT", "FORMAT_KEY", "Checkpoint", "check_format", "load_teacher", "migrate", "weights_digest"]
+
+# The number in files that this library writes. Files of format 1, and those of other libraries, have none.
+FORMAT, FORMAT_KEY = 2, "darrm_torch_format"
 
 # The attribute in which a wrapper holds the user's network; also the part that it adds to the names of weights.
 _WRAPPED = ("_module", "module", "_orig_mod", "_forward_module")
@@ -114,7 +119,8 @@ class Checkpoint:
             name: the argument that an error names.
 
         Raises:
-            InvalidArgument: the file cannot be read, or holds no weights or weights that are not finite.
+            InvalidArgument: the file cannot be read, holds no weights or weights that are not finite, or was written
+                by a newer version of this library.
         """
         try:
             record = torch.load(file, weights_only=True, map_location="cpu")
@@ -131,6 +137,7 @@ class Checkpoint:
             content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
+        check_format(str(file), rest)
         check_finite(str(file), weights)
         return cls(weights, key, rest)
 
@@ -144,6 +151,30 @@ class Checkpoint:
                 versions = [value.to(one) for one in precisions] if value.is_floating_point() else [value]
                 kept |= {weights_digest({"": version}) for version in versions}
         return all(weights_digest({"": value}) in kept for value in tensors)
+
+
+def check_format(name: str, record: Mapping[Any, Any]) -> int:
+    """The format of a file with this content; ``name`` is the argument or file that an error names.
+
+    Raises:
+        InvalidArgument: a newer version of this library wrote it.
+    """
+    number = record.get(FORMAT_KEY, 1)
+    if not (type(number) is int and 1 <= number <= FORMAT):
+        cure = "A newer version of darrm-torch wrote it: install that one."
+        raise InvalidArgument(name, f"a file of format {FORMAT} or older", f"format {number}", cure)
+    return number
+
+
+def migrate(file: Path) -> None:
+    """Rewrite a file of :func:`train_teachers` in today's format if it has an older one, which is kept beside it."""
+    record = torch.load(file, weights_only=True, map_location="cpu")
+    number, written = check_format(str(file), record), file.stat().st_mtime_ns
+    if number < FORMAT:
+        keep_copy(file, number)
+        with write_whole(file, private=True) as temporary:
+            torch.save(record | {FORMAT_KEY: FORMAT}, temporary)
+            os.utime(temporary, ns=(written, written))
 
 
 @checked

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 import operator
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +21,19 @@ from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_number
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
+from .accountants import accountant_epsilon
 from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .independence import check_independent
 from .loaders import drawn_records, draws_poisson, largest_overlap, replicas_of
 from .optimizers import History, check_optimizer, counted_steps, source_of_noise
+from .watching import check_watched, record_of
 
 __all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 
 Source = Any  # engine, accountant, path or history
 
 _FEW_RECORDS = 1000
-_MOST_RUNS = {"prv": 20, "rdp": 200}  # beyond, Opacus' accountants take many seconds
-_LEAST_NOISE = {"prv": 0.2, "rdp": 0.0}
 _READ_AGAIN = (
     "Read the teacher again after its last step of training; steps without an accountant have no privacy at all"
 )
@@ -59,6 +57,8 @@ class PrivacyReading:
         overlap: the largest number of data loaders, of all teachers read together, that can draw the same record, if
             the loaders were given.
         allocation: how records were allocated to the teachers' shards, if the file of the teacher records it.
+        watched: whether the clipping bound and the noise of every step were recorded, see
+            :func:`~darrm_torch.watch_training`, or the library itself trained the teacher.
         shard: the public name of the draw and the number of the teacher's shard, if the file records them.
         notes: what was not checked, and what the caller vouches for.
     """
@@ -75,6 +75,7 @@ class PrivacyReading:
     overlap: int | None = None
     allocation: RandomAllocation | None = None
     shard: tuple[str, int] | None = None
+    watched: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -167,7 +168,8 @@ def read_privacy(
                 f"the teacher's weights are not those in {path}: it was trained further, changed, or is another. Load "
                 "the weights of the file, or give the file that was saved after the last step of training"
             )
-        steps = record.get("global_step") if steps is None else steps
+        if steps is None and "global_step" in record:
+            steps = record["global_step"] - record.get("public_steps", 0)
         accountant = record["privacy_accountant_state_dict"] or ()
     else:
         accountant = _accountant(source)
@@ -195,8 +197,12 @@ def read_privacy(
             'noise. Train with PrivacyEngine(accountant="prv"); accept=["gdp"] if the history is known to be complete',
         )
         notes.append("Recorded by a GDP accountant; the caller vouches that its history is complete.")
-    if not counted_steps(history, optimizer, steps) and (optimizer is not None or from_file):
-        notes.append("Nothing but the accountant counted the steps (SGD does not): pass steps= to check them.")
+    watched = check_watched(record_of(optimizer), history) or bool(record.get("watched"))
+    if not (counted_steps(history, optimizer, steps) or watched) and (optimizer is not None or from_file):
+        notes.append(
+            "Nothing but the accountant counted the steps (SGD does not): pass steps=, or call "
+            "watch_training(optimizer) before the first one."
+        )
     rate = check_optimizer(source, module, optimizer, history)
     sampling, records, sampling_notes = _check_sampling(history, data_loader, rate, record, accept)
     notes += sampling_notes
@@ -228,7 +234,7 @@ def read_privacy(
     epsilon = profile.epsilon(delta)
     accountant_epsilons = []
     for name in ("prv", "rdp"):
-        value, failure = _accountant_epsilon(name, history, delta)
+        value, failure = accountant_epsilon(name, history, delta)
         accountant_epsilons.append((name, epsilon if failure else value))
         if failure:
             notes.append(f"Opacus' {name} accountant {failure}; our own bound stands in for it.")
@@ -244,6 +250,7 @@ def read_privacy(
         randomness=source_of_noise(record, optimizer),
         allocation=RandomAllocation.from_dict(record["allocation"]) if record.get("allocation") else None,
         shard=(record["draw"], record["shard"]) if {"draw", "shard"} <= record.keys() else None,
+        watched=watched,
         notes=tuple(notes),
     )
     return replace(profile, reading=reading)
@@ -416,24 +423,6 @@ def _check_sampling(
     if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
         notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
     return sampling, records, notes
-
-
-@lru_cache(maxsize=256)
-def _accountant_epsilon(name: str, history: History, delta: float) -> tuple[float, str]:
-    """The epsilon of an Opacus accountant for a copy of the history, and what went wrong."""
-    from opacus.accountants import create_accountant
-
-    if len(history) > _MOST_RUNS[name] or min(noise for noise, _, _ in history) < _LEAST_NOISE[name]:
-        return math.nan, f"was not asked, as it would take long ({len(history)} runs)"
-    accountant = create_accountant(name)
-    accountant.history = list(history)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about its range of orders
-            epsilon = float(accountant.get_epsilon(delta))
-    except Exception as error:  # it fails in many ways, and only serves for comparison
-        return math.nan, f"failed ({type(error).__name__}: {error})"
-    return epsilon, "" if epsilon >= 0 else f"returned {epsilon}"
 
 
 def _filled_buffers(module: Any) -> list[str]:

@@ -192,6 +192,11 @@ def test_the_checkpoint_of_a_teacher_is_read_by_its_path(tmp_path: Path) -> None
     resumed = Teacher()
     train(resumed, 3, tmp_path, resume=file)
     assert claimed(resumed) == 30
+    # Every step was watched, in both runs together.
+    runner = train(Teacher(), 3, tmp_path, resume=file)
+    runner.save_checkpoint(tmp_path / "resumed.ckpt")
+    assert read.watched
+    assert dt.read_privacy(tmp_path / "resumed.ckpt").reading.watched
     assert dt.read_privacy(file).reading.history == ((1.0, 0.1, 20),)
     # An accountant that knows of fewer steps than Lightning took is found out.
     content["privacy_accountant_state_dict"]["history"] = [(1.0, 0.1, 10)]
@@ -235,6 +240,67 @@ def test_training_goes_on_only_where_the_steps_agree(tmp_path: Path) -> None:
 def test_training_without_privacy_is_no_small_epsilon(tmp_path: Path) -> None:
     with pytest.raises(dt.UnprovenPrivacy, match="recorded 0 steps, Lightning took 10"):
         train(Teacher(private=False), 1, tmp_path)
+
+
+class TwoOptimizers(Teacher):
+    """A private network and a public one with an optimizer of its own, which takes two steps for each private one."""
+
+    def __init__(self, *, shared: bool = False, private: bool = True) -> None:
+        super().__init__(private=private)
+        self.automatic_optimization = False
+        self.public = nn.Linear(4, 2)
+        self.second = torch.optim.Adam(self.network.parameters() if shared else self.public.parameters())
+
+    def configure_optimizers(self) -> Any:
+        return [self.optimizer, self.second]
+
+    def training_step(self, batch: Any, index: int) -> None:
+        private, public = self.optimizers()
+        private.zero_grad()
+        self.manual_backward(super().training_step(batch, index))
+        private.step()
+        for _ in range(2):
+            public.zero_grad()
+            self.manual_backward(self.public(torch.ones(3, 4)).square().mean())
+            public.step()
+
+
+def test_steps_of_a_public_optimizer_are_not_counted(tmp_path: Path) -> None:
+    file, resumed = tmp_path / "teacher.ckpt", TwoOptimizers()
+    train(TwoOptimizers(), 1, tmp_path).save_checkpoint(file)
+    assert dt.read_privacy(file).reading.history == ((1.0, 0.1, 10),)
+    runner = train(resumed, 3, tmp_path, resume=file)
+    assert (runner.global_step, claimed(resumed)) == (90, 30)
+    plain = tmp_path / "plain.ckpt"
+    train(TwoOptimizers(), 1, tmp_path, kept=False).save_checkpoint(plain)
+    with pytest.raises(dt.UnprovenPrivacy, match="recorded 0 steps, Lightning took 30"):
+        train(TwoOptimizers(), 2, tmp_path, resume=plain)
+
+
+def test_a_public_optimizer_trains_other_parameters(tmp_path: Path) -> None:
+    with pytest.raises(dt.UnprovenPrivacy, match="Give each parameter to one optimizer"):
+        train(TwoOptimizers(shared=True), 1, tmp_path)
+
+
+def test_two_optimizers_without_privacy_are_no_small_epsilon(tmp_path: Path) -> None:
+    with pytest.raises(dt.UnprovenPrivacy, match="recorded 0 steps, Lightning took 30"):
+        train(TwoOptimizers(private=False), 1, tmp_path)
+
+
+def test_the_optimizer_of_another_engine_is_not_public(tmp_path: Path) -> None:
+    teacher = TwoOptimizers()
+    with pytest.raises(dt.UnprovenPrivacy, match="recorded 0 steps, Lightning took 10"):
+        trainer(tmp_path, max_epochs=1, callbacks=[AccountantCheckpoint(PrivacyEngine())]).fit(teacher)
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "teacher.ckpt"
+    train(Teacher(), 1, tmp_path).save_checkpoint(file)
+    content = torch.load(file, weights_only=True)
+    torch.save(content | {"darrm_torch_format": 3}, file)
+    for use in (dt.read_privacy, lambda path: train(Teacher(), 2, tmp_path, resume=path)):
+        with pytest.raises(dt.InvalidArgument, match=r"format 2 or older.*format 3.*newer version of darrm-torch"):
+            use(file)
 
 
 def test_a_teacher_belongs_to_one_process() -> None:
