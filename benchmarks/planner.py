@@ -104,8 +104,8 @@ def examine(setting: dict[str, Any], folder: Path | None = None) -> Record:
         "oracle_accuracy": round(oracle[0], 4),
         "regret": round(oracle[0] - best["told"][0], 4),
         "regret_if_told_nothing": round(oracle[0] - best["default"][0], 4),
-        "private": "%.3f, %.3f" % accuracies(*private),
-        "plain": "%.3f, %.3f" % accuracies(*plain),
+        "private": "{:.3f}, {:.3f}".format(*accuracies(*private)),
+        "plain": "{:.3f}, {:.3f}".format(*accuracies(*plain)),
     }
 
 

@@ -147,8 +147,12 @@ def optimal(request: Request) -> DaRRM:
 
 
 def profile_has_several_points(request: Request) -> bool:
-    """Whether a search can use more of the teachers' profile than one point."""
-    return request.teacher.is_private and len(_profile_points(request)) > 1
+    """Whether a search can use more of the teachers' profile than one point, and a label has a target of its own.
+
+    Many labels of such noise cost what publishing the teachers does, so no noise is better; the search takes longest.
+    """
+    one = request.labels == 1 or request.label_target is not None
+    return one and request.teacher.is_private and len(_profile_points(request)) > 1
 
 
 def _profile_points(request: Request) -> tuple[PrivacyGuarantee, ...]:
