@@ -71,7 +71,7 @@ def stated_beliefs(
         if private is not None and (prior is not None or not is_private):
             plain = private
         elif private is not None and classes == 2:
-            plain = _beta(min(_accuracy_of_many(private), 1 - 1e-9), _CONCENTRATION)
+            plain = _beta(min(_accuracy_of_many(private), 0.999), _CONCENTRATION)
         else:
             plain = private or typical_votes(classes, plain=True)
     if private is None:

@@ -371,7 +371,7 @@ def strongest_mechanism(
     (6.38, 8.0)
     """
     family = check_kind(kind)
-    if prior is None and family.binary:
+    if prior is None and family.binary and classes == 2:
         prior = typical_votes(2, plain=family.rests_on == "randomness" and teacher is None)
     if allowance is not None and (not family.adds_up or label_target is not None or total_target is not None):
         additive = " or ".join(one.kind for one in FAMILIES.values() if one.adds_up)
