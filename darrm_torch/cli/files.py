@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..files import write_whole
+from ..files import weights_in, write_whole
 from .parser import one_line, option_name
 
 __all__ = [
+    "ARRAYS",
     "check_ending",
     "check_places",
     "existing",
@@ -43,21 +44,16 @@ def existing(name: str, path: str) -> Path:
 def teacher_files(name: str, path: str) -> list[Path]:
     """The teachers' files in a folder, in order."""
     folder = existing(name, path)
-    files, below = _teachers_in(folder), _teachers_in(folder / "teachers")
-    if not files:
-        cure = f"Did you mean {folder / 'teachers'}?" if below else "It holds none."
-        raise InvalidArgument(name, "a folder with teacher-*.pt files", path, cure)
-    return files
+    if files := weights_in(folder):
+        return files
+    cure = f"Did you mean {folder / 'teachers'}?" if weights_in(folder / "teachers") else "It holds none."
+    raise InvalidArgument(name, "a folder with .pt files", path, cure)
 
 
 def given_files(name: str, paths: Sequence[str]) -> list[Path]:
     """The files at ``paths``; if that is a single folder, the teachers' files in it."""
     files = [existing(name, path) for path in paths]
     return teacher_files(name, paths[0]) if len(files) == 1 and files[0].is_dir() else files
-
-
-def _teachers_in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("teacher-*.pt"))
 
 
 def check_places(options: Mapping[str, Any]) -> None:
@@ -67,7 +63,7 @@ def check_places(options: Mapping[str, Any]) -> None:
         given = options.get(option)
         for path in given if isinstance(given, list) else [given]:
             if isinstance(path, str):
-                taken += [(option, file) for file in (Path(path), *_teachers_in(Path(path)))]
+                taken += [(option, file) for file in (Path(path), *weights_in(Path(path)))]
     for option in _WRITTEN:
         path = options.get(option)
         if path is None:
@@ -137,12 +133,19 @@ def options_in_file(name: str, path: str) -> list[str]:
     return words
 
 
-def read_tensor(name: str, path: str) -> Any:
-    """The array in a .npy, .npz or .pt file, as a tensor."""
+ARRAYS = ".npy, .npz, .pt, .csv or .parquet"
+
+
+def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
+    """The array in a .npy, .npz or .pt file, or the numbers in a table, as a tensor.
+
+    A table is a .csv file, whose first line may hold the names of its columns, or a .parquet file. Its columns become
+    ``(N, D)`` float32; or, if it has one that is called ``column``, or a single one, that column becomes ``(N,)``.
+    """
     import numpy as np
     import torch
 
-    file, expected = existing(name, path), "an array in a .npy, .npz or .pt file"
+    file, expected = existing(name, path), f"an array in a {ARRAYS} file"
     if not file.is_file():
         raise InvalidArgument(name, expected, path, "This is a folder or a device.")
     try:
@@ -157,9 +160,48 @@ def read_tensor(name: str, path: str) -> Any:
             tensor = torch.load(file, map_location="cpu", weights_only=True)
             if isinstance(tensor, torch.Tensor):
                 return tensor
-    except Exception as error:  # NumPy and Torch raise many kinds of errors for a damaged file
+        if file.suffix in (".csv", ".parquet"):
+            names, numbers = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
+            if column is None:
+                return torch.from_numpy(numbers.astype(np.float32))
+            if column not in names and len(names) > 1:
+                expected = f"a table with a column {column}, or with one column, not {len(names)}"
+            else:
+                chosen = numbers[:, names.index(column) if column in names else 0]
+                whole_numbers = bool((chosen == np.floor(chosen)).all())
+                return torch.from_numpy(chosen.astype(np.int64) if whole_numbers else chosen)
+    except ImportError:
+        cure = "Parquet needs pyarrow: pip install 'darrm-torch[tables]'"
+        raise InvalidArgument(name, expected, path, cure) from None
+    except Exception as error:  # NumPy, Torch and pyarrow raise many kinds of errors for a damaged file
         raise InvalidArgument(name, expected, path, one_line(error, 80)) from None
     raise InvalidArgument(name, expected, path)
+
+
+def _read_csv(file: Path) -> tuple[list[str], Any]:
+    """The names and the numbers of a .csv file's columns; the names are empty if its first line holds numbers."""
+    import csv
+
+    import numpy as np
+
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        first = next(csv.reader(text), [])
+    try:
+        list(map(float, first))
+        named = False
+    except ValueError:
+        named = True
+    numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
+    return [one.strip() if named else "" for one in first], numbers
+
+
+def _read_parquet(file: Path) -> tuple[list[str], Any]:
+    """The names and the numbers of a .parquet file's columns."""
+    import numpy as np
+    from pyarrow import parquet
+
+    table = parquet.read_table(file)
+    return table.column_names, np.column_stack([column.to_numpy().astype(np.float64) for column in table.columns])
 
 
 def write_labels(file: Path, labels: Any) -> None:

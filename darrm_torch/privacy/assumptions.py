@@ -21,6 +21,7 @@ def assumptions_of(
     neighbours: Neighbours,
     allocation: RandomAllocation | None,
     secure: bool,
+    jury: bool = False,
 ) -> tuple[str, ...]:
     """The assumptions of a total of labels from these teachers, of which one record affects ``affected``."""
     differ = "adding or removing one record" if neighbours == "add/remove" else "replacing one record"
@@ -64,8 +65,11 @@ def assumptions_of(
     ]
     if allocation is not None:
         assumed += allocation.assumptions
-        if len(profiles) < allocation.teachers:
-            assumed.append("Jury: the teachers that vote were chosen without looking at data; no others are read.")
+    if jury:
+        assumed.append(
+            "Jury: it is drawn at random, without looking at data, and not again after votes were seen. Nothing else "
+            "is released from any of the teachers."
+        )
     if not secure:
         assumed.append(
             "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_number
+from ..files import weights_in
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .accountants import accountant_epsilon
@@ -271,8 +272,8 @@ def read_teachers(
     """:func:`read_privacy` for several teachers, which must also pass :func:`check_independent`.
 
     Args:
-        sources: one for each teacher, as for :func:`read_privacy`; or a folder of files named ``teacher-*.pt``. Files
-            of :func:`~darrm_torch.train_teachers` also record the allocation of records to shards.
+        sources: one for each teacher, as for :func:`read_privacy`; or a folder: its ``teacher-*.pt``, or any
+            ``*.pt``. Files of :func:`~darrm_torch.train_teachers` also record the allocation of records to shards.
         modules: one for each teacher; not needed for files.
         data_loaders: one for each teacher.
         optimizers: one for each teacher. Nothing else ties an engine to the weights that it accounts for.
@@ -284,10 +285,9 @@ def read_teachers(
         InvalidArgument: see :func:`read_privacy`; or the lists differ in length.
     """
     if isinstance(sources, (str, os.PathLike)):
-        folder = Path(sources)
-        sources = sorted(folder.glob("teacher-*.pt"))
+        folder, sources = sources, weights_in(Path(sources))
         if not sources:
-            raise InvalidArgument("source", "a folder with teacher-*.pt files", str(folder))
+            raise InvalidArgument("source", "a folder with .pt files", str(folder))
     sources = list(sources)
     parts = [[None] * len(sources) if part is None else list(part) for part in (modules, data_loaders, optimizers)]
     lengths = tuple(map(len, (sources, *parts)))

@@ -79,8 +79,8 @@ def test_the_best_for_each_situation(ask: dict[str, Any], best: str) -> None:
             if target is not None:
                 promise = PrivacyProfile.non_private() if row.own_randomness else ask["teacher"]
                 total = total_privacy(
-                    teachers=[promise] * row.voters,
-                    overlap=min(answer.overlap, row.voters),
+                    teachers=[promise] * asked["teachers"],
+                    overlap=answer.overlap,
                     mechanism=row.mechanism,
                     labels=count,
                     delta=target.delta,
@@ -174,7 +174,7 @@ def test_subsampling_asks_the_largest_sample_that_fits() -> None:
 @pytest.mark.parametrize(
     ("kind", "ask", "message"),
     [
-        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, optimal"),
+        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, jury, optimal"),
         ("darrm", {"label_target": TARGET}, "teacher must be a promise that darrm can build on"),
         ("darrm", {"classes": 3, "teacher": POINT, "label_target": TARGET}, "classes must be 2 for darrm"),
         ("darrm", {"allowance": 1, "teacher": POINT}, "allowance must be given without targets, for self-bounding"),
@@ -220,10 +220,30 @@ def test_kinds_of_one_label_are_those_of_the_plan() -> None:
     assert strongest_mechanism("noise-free", teachers=5, classes=2) == NoiseFreeMajority(classes=2, teachers=5)
 
 
+def test_a_jury_is_as_large_as_its_price_allows() -> None:
+    asked: dict[str, Any] = {"teachers": 11, "classes": 2, "teacher": POINT, "overlap": 1}
+    prices = {
+        size: total_privacy(
+            teachers=[POINT] * 11, overlap=1, mechanism=NoiseFreeMajority(jury=size), labels=9, delta=TARGET.delta
+        ).epsilon
+        for size in (1, 3, 5, 7)
+    }
+    assert list(prices.values()) == sorted(prices.values())
+    for size in (1, 3, 5):
+        target = PrivacyGuarantee(epsilon=(prices[size] + prices[size + 2]) / 2, delta=TARGET.delta)
+        jury = strongest_mechanism("jury", labels=9, total_target=target, **asked)
+        assert jury == NoiseFreeMajority(classes=2, teachers=11, jury=size)
+    with pytest.raises(InvalidArgument, match="total_target"):
+        strongest_mechanism("jury", total_target=PrivacyGuarantee(epsilon=1e-9, delta=1e-12), **asked)
+    row = next(row for row in plan(**asked, total_target=target).rows if row.kind == "jury")
+    assert row.mechanism == jury
+    assert eval(row.code, {"dt": dt}) == jury
+    assert (row.name, row.voters) == ("noise-free, 5 of 11", 5)
+
+
 def test_every_kind_has_one_entry_that_a_plan_or_python_can_build() -> None:
     assert list(FAMILIES) == [family.kind for family in FAMILIES.values()]
     for family in FAMILIES.values():
-        assert family.name(2) or family.name(3)
         assert set(family.strengths) <= {"allowance", "label_target", "total_target"}
 
 

@@ -681,7 +681,7 @@ def test_a_target_at_the_teachers_own_delta_leaves_one_whole_teacher() -> None:
     for name in ("subsampling", "self-bounding noise", "noise-free, 1 of 11"):
         assert rows[name].meets
         assert rows[name].label.guarantee == point
-    assert eval(rows["noise-free, 1 of 11"].code, {"dt": dt}) == dt.NoiseFreeMajority(classes=2, teachers=1)
+    assert eval(rows["noise-free, 1 of 11"].code, {"dt": dt}) == dt.NoiseFreeMajority(classes=2, teachers=11, jury=1)
     assert "their deltas alone add up to more" in rows["noise-free majority"].reason
 
 
@@ -705,13 +705,10 @@ def test_every_row_is_priced_with_the_allocation(allocated: Plan) -> None:
             assert row.without_allocation == row.total.epsilon
             continue
         again = dt.total_privacy(
-            teachers=[PAPER] * 11, mechanism=row.mechanism, labels=3, delta=3e-4, allocation=allocated.allocation,
-            voters=row.voters,
-        )  # fmt: skip
-        assert again == row.total
-        plain = dt.total_privacy(
-            teachers=[PAPER] * row.voters, overlap=1, mechanism=row.mechanism, labels=3, delta=3e-4
+            teachers=[PAPER] * 11, mechanism=row.mechanism, labels=3, delta=3e-4, allocation=allocated.allocation
         )
+        assert again == row.total
+        plain = dt.total_privacy(teachers=[PAPER] * 11, overlap=1, mechanism=row.mechanism, labels=3, delta=3e-4)
         assert row.without_allocation == plain.epsilon >= row.total.epsilon
         assert row.meets == (row.total.epsilon <= 0.01)
     free = row_of(allocated, "noise-free majority")
@@ -734,7 +731,7 @@ def test_juries_allocation_and_noise_stand_side_by_side(allocated: Plan) -> None
     text = " ".join(" ".join(lines).split())
     assert "each record drew 1 of them at random and in secret, as stated by the user" in text
     assert "epsilon of all 3 labels with without" in text
-    assert "noise-free, 5 of 11 0.00835 0.0626" in text
+    assert "noise-free, 5 of 11 0.00835 0.05256" in text
     assert "Where which wins: from epsilon 0.01403 on, all 11 teachers vote without noise" in text
     assert "a jury (fewer teachers, no noise) agrees more often than self-bounding noise from about 0.002584 on" in text
     assert "Price of all 3 labels with random allocation: (0.00834902, 0.0003)-DP. Without it, or if the draws" in text
