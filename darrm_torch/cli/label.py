@@ -13,7 +13,7 @@ from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
-from .promises import add_accept, naming
+from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
@@ -41,6 +41,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help=".npy, .pt or .csv for the labels")
     parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
     parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
+    add_allocation(parser, "train_teachers")
     parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="inputs asked at once")
     parser.add_argument("--budget", type=guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
     parser.add_argument("--json", action="store_true", help="the report as JSON")
@@ -91,6 +92,10 @@ def options_for(answer: Plan) -> str | None:
         if answer.label_target is not None:
             return None  # this command takes one of them
         options |= {"total_target": answer.total_target, "labels": answer.labels}
+    if answer.allocation is not None and best.rests_on != "randomness":
+        if answer.allocation.weights or answer.allocation.blocks:
+            return None
+        options["allocation"] = "random" if answer.allocation.source == "stated" else None
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
         if isinstance(value, PrivacyGuarantee):
@@ -220,6 +225,7 @@ class _Models:
             ensemble.mechanism,
             profiles=ensemble.profiles,
             overlap=self._chosen.overlap,
+            allocation=ensemble.allocation,
             classes=ensemble.classes,
             ledger=ledger,
             delta=ensemble.delta,
@@ -276,6 +282,7 @@ class _Models:
                     allowance=strength.get("allowance"),
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
+                    allocation=stated_allocation(chosen, self.teachers),
                     teacher_promise="profile" if kind == "darrm" else "point",
                     classes=chosen.classes,
                     ledger=ledger,
@@ -286,12 +293,14 @@ class _Models:
         if accountants is not None:
             with naming(where):
                 profiles = read_teachers(accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept)
+        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = strongest_mechanism(
             kind,
             teachers=self.teachers,
             classes=self.classes,
             teacher=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=None if "allowance" in strength else allocation,
             labels=1 if chosen.labels is None else chosen.labels,
             **strength,
         )
@@ -300,7 +309,8 @@ class _Models:
             self._models,
             mechanism,
             profiles=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=allocation,
             classes=chosen.classes,
             ledger=ledger,
             delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,

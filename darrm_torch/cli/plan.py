@@ -7,8 +7,8 @@ from typing import Any
 from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .label import options_for
-from .parser import Command, UsageError, one_of
-from .promises import add_common, add_teacher, read_teacher
+from .parser import Command, UsageError
+from .promises import add_allocation, add_common, add_teacher, read_teacher, stated_allocation
 from .showing import check_figure, fill, print_json, progress, save_figure
 from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shares
 
@@ -34,13 +34,7 @@ def _add_arguments(parser: Any) -> None:
             metavar="A[,ALL]",
             help=f"of one of {whose}, and of the majority of all, such as 0.8,0.9",
         )
-    parser.add_argument(
-        "--allocation",
-        type=one_of("random"),
-        metavar="random",
-        help="each record drew its --overlap shards (then 1 by default) at random and in secret (default: what "
-        "--teachers-folder recorded)",
-    )
+    add_allocation(parser, "--teachers-folder")
     parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
     parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
     parser.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="what all may cost together")
@@ -56,7 +50,6 @@ def _run(chosen: Any) -> int:
     from ..noise.regions import check_overlap
     from ..planning.families import families
     from ..planning.ranking import plan
-    from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import format_bound
 
     if chosen.label_target is None and chosen.total_target is None:
@@ -71,13 +64,11 @@ def _run(chosen: Any) -> int:
     check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
     check_overlap(chosen.overlap, chosen.teachers)
     teacher = read_teacher(chosen)
-    allocation = None
-    if chosen.teachers_folder is not None:
+    allocation = stated_allocation(chosen, chosen.teachers)
+    if allocation is None and chosen.teachers_folder is not None:
         from ..teachers.allocations import recorded_allocation
 
         allocation = recorded_allocation(teacher, overlap=chosen.overlap)
-    if chosen.allocation is not None and allocation is None:
-        allocation = RandomAllocation(teachers=chosen.teachers, overlap=chosen.overlap or 1)
     check_integer("--labels", chosen.labels, low=1)
     if chosen.agreement is not None:
         check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
@@ -117,7 +108,7 @@ def _run(chosen: Any) -> int:
         with progress(13, "figure") as bar:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
-    label_options = options_for(answer) if allocation is None else None  # they would say nothing of the allocation
+    label_options = options_for(answer)
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)

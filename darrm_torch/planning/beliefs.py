@@ -60,7 +60,7 @@ def stated_beliefs(
     majority of many private ones. A ``prior`` without a ``plain_prior`` stands for both.
 
     Args:
-        is_private: whether the teachers promise anything; if not, there are plain teachers only.
+        is_private: whether the teachers promise anything; if not, what is stated of the teachers is of plain ones.
 
     Raises:
         InvalidArgument: a prior or an accuracy that is none, or both for the same teachers.
@@ -75,9 +75,7 @@ def stated_beliefs(
         else:
             plain = private or typical_votes(classes, plain=True)
     if private is None:
-        private = plain if not is_private else typical_votes(classes)
-        if is_private and plain_accuracy is not None and classes == 2:
-            private = _less_accurate(plain)
+        private = _less_accurate(plain) if plain_accuracy is not None and classes == 2 else typical_votes(classes)
     return private, plain
 
 

@@ -80,7 +80,7 @@ def _question(request: Request) -> str:
     if request.allocation is not None:
         stated = ", as stated by the user" * (request.allocation.source == "stated")
         affected = f"each {request.allocation.unit} drew {request.overlap} of them at random and in secret{stated}"
-    votes = _belief(request.belief)
+    votes = _belief(request.belief if request.teacher.is_private else request.plain_prior)
     if request.teacher.is_private and request.plain_prior not in (None, request.prior):
         votes += f"; of teachers trained without privacy: {_belief(request.plain_prior)}"
     return (

@@ -43,7 +43,9 @@ def test_where_nothing_is_stated_plain_teachers_are_as_good_as_many_private_ones
     private, plain = stated_beliefs(teachers=11, classes=2, is_private=True)
     assert (private, plain) == (typical_votes(2), typical_votes(2, plain=True))
     assert plain.law(1)[1] == pytest.approx(together(private, 2001), abs=0.006)
-    assert stated_beliefs(teachers=11, classes=2, is_private=False) == (plain, plain)
+    assert stated_beliefs(teachers=11, classes=2, is_private=False) == (private, plain)
+    stated = stated_beliefs(teachers=11, classes=2, is_private=False, teacher_accuracy=0.9)
+    assert stated[0] == stated[1]
     assert stated_beliefs(teachers=11, classes=3, is_private=True) == (typical_votes(3), typical_votes(3, plain=True))
 
 
