@@ -65,7 +65,7 @@ def _run(chosen: Any) -> int:
     check_overlap(chosen.overlap, chosen.teachers)
     teacher = read_teacher(chosen)
     allocation = stated_allocation(chosen, chosen.teachers)
-    if allocation is None and chosen.teachers_folder is not None:
+    if allocation is None and isinstance(teacher, tuple):  # of a folder
         from ..teachers.allocations import recorded_allocation
 
         allocation = recorded_allocation(teacher, overlap=chosen.overlap)
