@@ -136,12 +136,17 @@ def optimal(request: Request) -> DaRRM:
     """The best majority that protects votes by its own randomness, and by the teachers' training where that is stated.
 
     Without it noise is calibrated on the r votes that one record can affect. With it each vote is protected by itself,
-    and the training behind it protects the record.
+    and the training behind it protects the record. The better of the two is returned.
     """
     target, count = request.one_label, request.overlap
     if request.teacher.is_private:
-        epsilon = request.strongest(lambda e: Promised(vote_epsilon=e), 1e-4, 50.0)
-        return _optimum(replace(request, overlap=1), PrivacyGuarantee(epsilon=epsilon), _NOT_PRIVATE)
+        alone = optimal(replace(request, teacher=PrivacyProfile.non_private(), allocation=None))
+        try:
+            epsilon = request.strongest(lambda e: Promised(vote_epsilon=e), 1e-4, 50.0)
+        except InvalidArgument:
+            return alone
+        counted = _optimum(replace(request, overlap=1), PrivacyGuarantee(epsilon=epsilon), _NOT_PRIVATE)
+        return max(counted, alone, key=lambda one: agreement(request, one)[0])
     if request.labels > 1 and request.total_target is not None:
         low = min(target.epsilon / labels for labels, target in request.requirements) * SLACK**2
         epsilon = request.strongest(lambda e: Promised(vote_epsilon=e / count), low, target.epsilon)
