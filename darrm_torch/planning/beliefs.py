@@ -24,6 +24,7 @@ Accuracy: TypeAlias = float | Sequence[float]
 
 # `python -m benchmarks beliefs` chose these numbers on public data; docs/api/planning.rst says how.
 _TYPICAL, _CONCENTRATION = 0.8, 2.0
+_PLAIN_CONCENTRATION = 0.5  # plain teachers err on the same items: their majority is hardly better than one of them
 _VAGUE_CONCENTRATION = 3.0  # of many classes, as in VAGUE_VOTES
 _LEAST, _MOST = 0.02, 2_000.0  # concentrations among which one is searched
 
@@ -33,7 +34,7 @@ def typical_votes(classes: int, *, plain: bool = False) -> Belief:
 
     For two classes votes are nearly unanimous: a private teacher is right with chance 0.8, and all share the items that
     are easy and those that are hard (``BetaVotes(a=1.6, b=0.4)``). Plain teachers are right as often as the majority of
-    many such private teachers. For more classes both are vague.
+    many such private teachers, and more unanimous. For more classes both are vague.
 
     >>> typical_votes(2)
     BetaVotes(a=1.6, b=0.4)
@@ -41,7 +42,7 @@ def typical_votes(classes: int, *, plain: bool = False) -> Belief:
     if classes > 2:
         return VAGUE_VOTES
     private = _beta(_TYPICAL, _CONCENTRATION)
-    return _beta(round(_accuracy_of_many(private), 2), _CONCENTRATION) if plain else private
+    return _beta(round(_accuracy_of_many(private), 2), _PLAIN_CONCENTRATION) if plain else private
 
 
 def stated_beliefs(
@@ -71,7 +72,7 @@ def stated_beliefs(
         if private is not None and (prior is not None or not is_private):
             plain = private
         elif private is not None and classes == 2:
-            plain = _beta(min(_accuracy_of_many(private), 0.999), _CONCENTRATION)
+            plain = _beta(min(_accuracy_of_many(private), 0.999), _PLAIN_CONCENTRATION)
         else:
             plain = private or typical_votes(classes, plain=True)
     if private is None:
@@ -101,7 +102,8 @@ def _stated(name: str, prior: Any, other: str, accuracy: Any, teachers: int, cla
         check_number(other, number, low=1 / classes, high=1.0, high_open=True, low_open=True) for number in pair
     )
     if not together or teachers < 3:
-        return _of_concentration(one, _CONCENTRATION if classes == 2 else _VAGUE_CONCENTRATION, classes)
+        usual = _PLAIN_CONCENTRATION if name == "plain_prior" else _CONCENTRATION
+        return _of_concentration(one, usual if classes == 2 else _VAGUE_CONCENTRATION, classes)
 
     def too_unanimous(concentration: float) -> bool:
         return _accuracy_together(_of_concentration(one, concentration, classes), teachers, classes) <= together[0]
