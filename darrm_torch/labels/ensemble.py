@@ -132,6 +132,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
+        initial: Any = None,
         accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
@@ -157,6 +158,8 @@ class PrivateMajorityEnsemble(nn.Module):
             classes, ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
             optimizers: the optimizer that trained each teacher. Only it shows that the engine counted its steps.
+            initial: the weights that all teachers started from, such as those of a pretrained network, see
+                :func:`~darrm_torch.read_teachers`.
             accept: findings to accept, by name, see :func:`~darrm_torch.read_privacy`.
             on_progress: called during the search for noise, see :func:`~darrm_torch.optimize_noise`.
 
@@ -194,6 +197,7 @@ class PrivateMajorityEnsemble(nn.Module):
             data_loaders=data_loaders,
             optimizers=optimizers,
             overlap=overlap,
+            initial=initial,
             delta=delta,
             accept=accept,
         )
