@@ -533,8 +533,8 @@ def outcome(name: str, parameter: str, value: Any) -> str:
     def stop(*_: Any) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -548,8 +548,8 @@ def outcome(name: str, parameter: str, value: Any) -> str:
     except Exception as error:
         return f"raw {type(error).__name__}: {str(error)[:150]}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     return f"accepted: {' '.join(repr(result).split())[:60]}"
 
 
