@@ -19,7 +19,7 @@ from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
     from ..labels.ledger import PrivacyLedger
-    from ..mechanisms import Mechanism
+    from ..mechanisms.base import Mechanism
     from ..planning.ranking import Plan
 
 __all__ = ["COMMAND", "options_for"]

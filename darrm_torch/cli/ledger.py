@@ -88,11 +88,11 @@ def _run(chosen: Any) -> int:
 
 def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callable[[int], PrivacyGuarantee] | None:
     """The cost of N labels by the mechanism's own randomness, whatever the teachers are; None: not known."""
-    from .. import mechanisms
+    import darrm_torch
 
     if mechanism.get("kind") not in _DESCRIBED or not mechanism["secure"] or rules is None:
         return None
-    kind, asked = getattr(mechanisms, mechanism["kind"]), json.loads(rules)
+    kind, asked = getattr(darrm_torch, mechanism["kind"]), json.loads(rules)
     known = {**mechanism["parameters"], "teachers": mechanism["teachers"], "classes": mechanism["classes"]}
     rebuilt = kind(**{field.name: known[field.name] for field in fields(kind) if field.name in known})
 

@@ -70,7 +70,7 @@ def build_network(name: str, place: str) -> Any:
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
     """The number of classes that teachers vote between, from one teacher's output for one input."""
     from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..mechanisms import NoiseFreeMajority
+    from ..mechanisms.noise_free import NoiseFreeMajority
 
     alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes)
     return int(alone.sensitive_counts(inputs[:1]).shape[1])

@@ -11,7 +11,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality, VotePrivatePlurality
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction
 from .ledger import PrivacyLedger
 

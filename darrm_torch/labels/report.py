@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .. import __version__
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..privacy.guarantees import format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy

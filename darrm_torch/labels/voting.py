@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InvalidArgument, check_integer
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 

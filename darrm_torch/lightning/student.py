@@ -13,7 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
 from ..planning.expectation import label_chances

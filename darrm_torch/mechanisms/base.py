@@ -54,8 +54,9 @@ class Mechanism(ABC):
     * ``_parameters()``: what defines it, as JSON values.
 
     ``counts`` is already checked there: (B, C) int64, where B may be 0 and all rows sum to the same K >= 1. It may also
-    override the properties below, :meth:`proof`, :meth:`self_bounding_allowance` and ``_notes()``. One entry in
-    ``MECHANISMS`` of ``tests/mechanisms/test_conformance.py`` runs all tests that every mechanism must pass.
+    override the properties below, :meth:`proof`, :meth:`self_bounding_allowance` and ``_notes()``. A kind of
+    the planner (``planning/families.py``) is tested by ``tests/mechanisms/test_conformance.py``; any other mechanism
+    needs an entry in ``MECHANISMS`` there.
 
     Attributes:
         insecure_seed: ``None``: fresh bits from the operating system for each batch. A number, for tests only: a seeded

@@ -16,14 +16,11 @@ import numpy as np
 
 from ..bisection import last_true
 from ..errors import InvalidArgument
-from ..mechanisms import (
-    DaRRM,
-    GNMax,
-    Mechanism,
-    NoiseFreeMajority,
-    SelfBoundingPlurality,
-    VotePrivatePlurality,
-)
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.gnmax import GNMax
+from ..mechanisms.noise_free import NoiseFreeMajority
+from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
 from ..noise.histograms import votes_within
 from ..noise.priors import IndependentVotes, Prior, SharedVotes, majority_lead

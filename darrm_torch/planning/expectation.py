@@ -14,8 +14,10 @@ from scipy import stats
 from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import check_integer
-from ..mechanisms import DaRRM, Mechanism, NoiseFreeMajority, SelfBoundingPlurality, VotePrivatePlurality
-from ..mechanisms.plurality import MOST_CLASSES
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.noise_free import NoiseFreeMajority
+from ..mechanisms.plurality import MOST_CLASSES, SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import subsampling_noise
 from ..noise.grid import MOST_TEACHERS
 from ..noise.histograms import standings, votes_within

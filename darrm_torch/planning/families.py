@@ -1,8 +1,8 @@
 """The registry of mechanisms that the planner knows: one entry for each kind.
 
 A new mechanism needs one entry here. The entry serves :func:`darrm_torch.plan`, :func:`strongest_mechanism`,
-``PrivateMajorityEnsemble.from_opacus(mechanism=...)`` and ``darrm label --mechanism``. Without ``explain``
-the plan describes it by its guarantee.
+``PrivateMajorityEnsemble.from_opacus(mechanism=...)``, ``darrm label --mechanism``, the table of kinds in the
+documentation, and the tests that every mechanism must pass. Without ``explain`` the plan describes it by its guarantee.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument
-from ..mechanisms import ExponentialMechanism, Mechanism, PermuteAndFlip, RandomizedPlurality
+from ..mechanisms.base import Mechanism
+from ..mechanisms.selection import ExponentialMechanism, PermuteAndFlip, RandomizedPlurality
 from ..noise.plurality_priors import PluralityPrior
 from ..noise.priors import Prior
 from ..privacy.allocation import RandomAllocation

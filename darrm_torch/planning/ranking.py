@@ -16,7 +16,7 @@ from scipy import optimize
 
 from ..arguments import checked
 from ..errors import DarrmError, check_integer, check_number
-from ..mechanisms import NoiseFreeMajority
+from ..mechanisms.noise_free import NoiseFreeMajority
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.priors import IndependentVotes, Prior, check_prior
 from ..privacy.allocation import RandomAllocation

@@ -233,7 +233,7 @@ def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:
         ensemble(2, count=4)
     with pytest.raises(dt.InvalidArgument, match="mechanism must be a Mechanism"):
         dt.PrivateMajorityEnsemble([Says(0.1)], "gnmax")  # type: ignore[arg-type]
-    with pytest.raises(dt.InvalidArgument, match=r"profiles must be a PrivacyProfile for each model.*from_guarantee"):
+    with pytest.raises(dt.InvalidArgument, match=r"profiles must be a PrivacyProfile for each teacher.*from_guarantee"):
         dt.PrivateMajorityEnsemble([Says(0.1)], dt.NoiseFreeMajority(), profiles=[(8.0, 1e-5)])  # type: ignore[list-item]
 
 

@@ -14,7 +14,9 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile
-from darrm_torch.mechanisms import DaRRM, GNMax, NoiseFreeMajority
+from darrm_torch.mechanisms.darrm import DaRRM
+from darrm_torch.mechanisms.gnmax import GNMax
+from darrm_torch.mechanisms.noise_free import NoiseFreeMajority
 from darrm_torch.noise.function import NoiseFunction
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
