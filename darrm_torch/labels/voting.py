@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..arguments import is_dense
 from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
 from ..teachers.checkpoints import unwrap_module
@@ -220,7 +221,7 @@ def checked_inputs(inputs: Tensor) -> Tensor:
     """
     if not isinstance(inputs, Tensor) or not inputs.dim():
         raise InvalidArgument("inputs", "a tensor (B, ...)", type(inputs).__name__)
-    if inputs.layout != torch.strided or inputs.is_complex() or inputs.is_quantized or inputs.is_meta:
+    if not is_dense(inputs):
         got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
         raise InvalidArgument("inputs", "a dense tensor of real numbers or integers", got)
     inputs = inputs.detach()

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 import operator
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from ..errors import InvalidArgument, UnprovenPrivacy, check_number
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
+from .comparison import accountant_epsilon
 from .findings import Finding, refuse_unless_accepted
 from .independence import check_independent
 from .loaders import drawn_records, draws_poisson, largest_overlap, replicas_of
@@ -34,8 +33,6 @@ __all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 Source = Any  # engine, accountant, path or history
 
 _FEW_RECORDS = 1000
-_MOST_RUNS = {"prv": 20, "rdp": 200}  # beyond, Opacus' accountants take many seconds
-_LEAST_NOISE = {"prv": 0.2, "rdp": 0.0}
 _READ_AGAIN = (
     "Read the teacher again after its last step of training; steps without an accountant have no privacy at all"
 )
@@ -228,7 +225,7 @@ def read_privacy(
     epsilon = profile.epsilon(delta)
     accountant_epsilons = []
     for name in ("prv", "rdp"):
-        value, failure = _accountant_epsilon(name, history, delta)
+        value, failure = accountant_epsilon(name, history, delta)
         accountant_epsilons.append((name, epsilon if failure else value))
         if failure:
             notes.append(f"Opacus' {name} accountant {failure}; our own bound stands in for it.")
@@ -416,24 +413,6 @@ def _check_sampling(
     if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
         notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
     return sampling, records, notes
-
-
-@lru_cache(maxsize=256)
-def _accountant_epsilon(name: str, history: History, delta: float) -> tuple[float, str]:
-    """The epsilon of an Opacus accountant for a copy of the history, and what went wrong."""
-    from opacus.accountants import create_accountant
-
-    if len(history) > _MOST_RUNS[name] or min(noise for noise, _, _ in history) < _LEAST_NOISE[name]:
-        return math.nan, f"was not asked, as it would take long ({len(history)} runs)"
-    accountant = create_accountant(name)
-    accountant.history = list(history)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about its range of orders
-            epsilon = float(accountant.get_epsilon(delta))
-    except Exception as error:  # it fails in many ways, and only serves for comparison
-        return math.nan, f"failed ({type(error).__name__}: {error})"
-    return epsilon, "" if epsilon >= 0 else f"returned {epsilon}"
 
 
 def _filled_buffers(module: Any) -> list[str]:
