@@ -132,7 +132,7 @@ def _called(kind: Any) -> str:
     origin = get_origin(kind) or kind
     if origin is Literal:
         return " or ".join(f'"{word}"' for word in get_args(kind))
-    if origin in _PLURALS and get_origin(get_args(kind)[0]) is Literal:
+    if origin in _PLURALS and get_origin(next(iter(get_args(kind)), None)) is Literal:
         return f"a list of {_called(get_args(kind)[0])}"
     name = str(getattr(origin, "__name__", origin))
     return _CALLED.get(origin, f"{'an' if name[0] in 'AEIO' else 'a'} {name}")

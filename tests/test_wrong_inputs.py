@@ -339,6 +339,7 @@ NOT_CALLED = {
     "lightning.AccountantCheckpoint.*, lightning.PrivacyReport.*, lightning.StudentModule.*, "
     "lightning.PrivateLabelDataModule.*": "called by Lightning",
     "lightning.FixMatch.loss, lightning.VirtualAdversarialTraining.*": "called by StudentModule",
+    "watch_training": "needs an optimizer of Opacus: tests/teachers/test_watching.py",
 }
 
 

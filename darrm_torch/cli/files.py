@@ -10,11 +10,12 @@ from typing import Any
 
 from ..arguments import is_dense
 from ..errors import InvalidArgument
-from ..files import write_whole
-from ..limits import MOST_BYTES, MOST_TEXT, check_file, check_unpacked
+from ..files import weights_in, write_whole
+from ..limits import MOST_BYTES, MOST_TEXT, check_bytes, check_file, check_unpacked
 from .parser import one_line, option_name
 
 __all__ = [
+    "ARRAYS",
     "check_ending",
     "check_places",
     "existing",
@@ -30,7 +31,7 @@ __all__ = [
 # Options of any command that name a file to read, and those that name a file to write.
 _READ = (
     *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
-    *("labels", "test_inputs", "test_labels"),
+    *("labels", "test_inputs", "test_labels", "votes"),
 )
 _WRITTEN = ("ledger", "out", "plot")
 _MOST_OPTIONS = 2**16  # bytes; YAML is slow
@@ -44,21 +45,16 @@ def existing(name: str, path: str) -> Path:
 def teacher_files(name: str, path: str) -> list[Path]:
     """The teachers' files in a folder, in order."""
     folder = existing(name, path)
-    files, below = _teachers_in(folder), _teachers_in(folder / "teachers")
-    if not files:
-        cure = f"Did you mean {folder / 'teachers'}?" if below else "It holds none."
-        raise InvalidArgument(name, "a folder with teacher-*.pt files", path, cure)
-    return files
+    if files := weights_in(folder):
+        return files
+    cure = f"Did you mean {folder / 'teachers'}?" if weights_in(folder / "teachers") else "It holds none."
+    raise InvalidArgument(name, "a folder with .pt files", path, cure)
 
 
 def given_files(name: str, paths: Sequence[str]) -> list[Path]:
     """The files at ``paths``; if that is a single folder, the teachers' files in it."""
     files = [existing(name, path) for path in paths]
     return teacher_files(name, paths[0]) if len(files) == 1 and files[0].is_dir() else files
-
-
-def _teachers_in(folder: Path) -> list[Path]:
-    return sorted(folder.glob("teacher-*.pt"))
 
 
 def check_places(options: Mapping[str, Any]) -> None:
@@ -68,7 +64,7 @@ def check_places(options: Mapping[str, Any]) -> None:
         given = options.get(option)
         for path in given if isinstance(given, list) else [given]:
             if isinstance(path, str):
-                taken += [(option, file) for file in (Path(path), *_teachers_in(Path(path)))]
+                taken += [(option, file) for file in (Path(path), *weights_in(Path(path)))]
     for option in _WRITTEN:
         path = options.get(option)
         if path is None:
@@ -138,12 +134,19 @@ def options_in_file(name: str, path: str) -> list[str]:
     return words
 
 
-def read_tensor(name: str, path: str) -> Any:
-    """The array (N, ...) in a .npy, .npz or .pt file, as a tensor of real numbers or integers."""
+ARRAYS = ".npy, .npz, .pt, .csv or .parquet"
+
+
+def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
+    """The array (N, ...) in a .npy, .npz or .pt file, or the numbers in a table, as a dense tensor.
+
+    A table is a .csv file, whose first line may hold the names of its columns, or a .parquet file. Its columns become
+    ``(N, D)`` float32; or, if it has one that is called ``column``, or a single one, that column becomes ``(N,)``.
+    """
     import numpy as np
     import torch
 
-    expected = "an array in a .npy, .npz or .pt file"
+    expected = f"an array in a {ARRAYS} file"
     file, array = check_file(name, path, expected=expected), None
     check_unpacked(name, file, expected=expected)
     try:
@@ -157,10 +160,23 @@ def read_tensor(name: str, path: str) -> Any:
         if file.suffix == ".pt":
             tensor = torch.load(file, map_location="cpu", weights_only=True)
             if isinstance(tensor, torch.Tensor):
-                return _checked_tensor(name, path, tensor, file.stat().st_size)
+                return _checked_tensor(name, tensor, file.stat().st_size)
+        if file.suffix in (".csv", ".parquet"):
+            names, numbers = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
+            if column is None:
+                array = numbers.astype(np.float32)
+            elif column not in names and len(names) > 1:
+                expected = f"a table with a column {column}, or with one column, not {len(names)}"
+            else:
+                chosen = numbers[:, names.index(column) if column in names else 0]
+                whole_numbers = bool((chosen == np.floor(chosen)).all())
+                array = chosen.astype(np.int64) if whole_numbers else chosen
     except InvalidArgument:
         raise
-    except Exception as error:  # NumPy and Torch raise many kinds of errors for a damaged file
+    except ImportError:
+        cure = "Parquet needs pyarrow: pip install 'darrm-torch[tables]'"
+        raise InvalidArgument(name, expected, path, cure) from None
+    except Exception as error:  # NumPy, Torch and pyarrow raise many kinds of errors for a damaged file
         raise InvalidArgument(name, expected, path, one_line(error, 80)) from None
     if array is None:
         raise InvalidArgument(name, expected, path)
@@ -171,15 +187,43 @@ def read_tensor(name: str, path: str) -> Any:
         if array.size and array.max() > np.iinfo(np.int64).max:
             raise InvalidArgument(name, "integers below 2**63", int(array.max()))
         kind = np.dtype(np.int32 if kind.itemsize == 2 else np.int64)
-    return _checked_tensor(name, path, torch.from_numpy(array.astype(kind, copy=False)), file.stat().st_size)
+    return _checked_tensor(name, torch.from_numpy(array.astype(kind, copy=False)), file.stat().st_size)
 
 
-def _checked_tensor(name: str, path: str, tensor: Any, size: int) -> Any:
+def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
     """The tensor, if it is an ordinary one of (N, ...) numbers, no larger than the file of ``size`` bytes can hold."""
     if not tensor.dim() or not is_dense(tensor) or tensor.numel() * tensor.element_size() > max(size, MOST_BYTES):
         got = f"{tensor.dtype}, {tensor.layout}, of shape {tuple(tensor.shape)}"
         raise InvalidArgument(name, "a dense array (N, ...) of real numbers or integers", got)
     return tensor
+
+
+def _read_csv(file: Path) -> tuple[list[str], Any]:
+    """The names and the numbers of a .csv file's columns; the names are empty if its first line holds numbers."""
+    import csv
+
+    import numpy as np
+
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        first = next(csv.reader(text), [])
+    try:
+        list(map(float, first))
+        named = False
+    except ValueError:
+        named = True
+    numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
+    return [one.strip() if named else "" for one in first], numbers
+
+
+def _read_parquet(file: Path) -> tuple[list[str], Any]:
+    """The names and the numbers of a .parquet file's columns."""
+    import numpy as np
+    from pyarrow import parquet
+
+    shape = parquet.read_metadata(file)
+    check_bytes("the table", 8.0 * shape.num_rows * shape.num_columns, f"{shape.num_rows} rows", what="its numbers")
+    table = parquet.read_table(file)
+    return table.column_names, np.column_stack([column.to_numpy().astype(np.float64) for column in table.columns])
 
 
 def write_labels(file: Path, labels: Any) -> None:

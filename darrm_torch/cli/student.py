@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from ..errors import InvalidArgument, check_integer, check_number
-from .files import check_ending, read_tensor, whole
+from .files import ARRAYS, check_ending, read_tensor, whole
 from .networks import build_network, check_outputs
 from .parser import Command
 from .showing import print_json
@@ -16,8 +16,8 @@ __all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy, .npz or .pt, (N, ...)")
-    parser.add_argument("--labels", required=True, metavar="FILE", help=".npy, .npz or .pt, (N,), from `darrm label`")
+    parser.add_argument("--inputs", required=True, metavar="FILE", help=f"{ARRAYS}, (N, ...)")
+    parser.add_argument("--labels", required=True, metavar="FILE", help="what `darrm label --out` wrote: (N,)")
     parser.add_argument("--build", required=True, metavar="MODULE:FUNCTION", help="returns the untrained student")
     parser.add_argument("--out", required=True, metavar="FILE", help="write its weights to this .pt file")
     parser.add_argument("--classes", type=int, default=2, metavar="C", help="number of classes (default: 2)")
@@ -34,7 +34,9 @@ def _labelled(options: Any, which: str) -> Any:
     from torch.utils.data import TensorDataset
 
     keys = [f"{which}inputs", f"{which}labels"]
-    inputs, labels = (read_tensor(f"--{key}", getattr(options, key.replace("-", "_"))) for key in keys)
+    files = [getattr(options, key.replace("-", "_")) for key in keys]
+    inputs = read_tensor(f"--{keys[0]}", files[0])
+    labels = read_tensor(f"--{keys[1]}", files[1], column="label")
     if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
         got = f"{labels.dtype} of shape {tuple(labels.shape)}"
         raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)

@@ -131,6 +131,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
+        initial: Any = None,
         accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
@@ -156,6 +157,8 @@ class PrivateMajorityEnsemble(nn.Module):
             classes, ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
             optimizers: the optimizer that trained each teacher. Only it shows that the engine counted its steps.
+            initial: the weights that all teachers started from, such as those of a pretrained network, see
+                :func:`~darrm_torch.read_teachers`.
             accept: findings to accept, by name, see :func:`~darrm_torch.read_privacy`.
             on_progress: called during the search for noise, see :func:`~darrm_torch.optimize_noise`.
 
@@ -196,6 +199,7 @@ class PrivateMajorityEnsemble(nn.Module):
             data_loaders=data_loaders,
             optimizers=optimizers,
             overlap=overlap,
+            initial=initial,
             delta=delta,
             accept=accept,
         )
@@ -262,6 +266,11 @@ class PrivateMajorityEnsemble(nn.Module):
     def noise(self) -> NoiseFunction | None:
         """The noise function; ``None`` for mechanisms without one."""
         return getattr(self.mechanism, "noise", None)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The teachers, mechanism, promises and rules that the ledger is bound to."""
+        return dict(self._labeler.identity)
 
     def train(self, mode: bool = True) -> PrivateMajorityEnsemble:
         """Keep the teachers in eval mode: with dropout a vote would be random."""
@@ -343,7 +352,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     def get_extra_state(self) -> dict[str, str]:
         """The teachers, mechanism, promises and rules that a ``state_dict`` belongs to."""
-        return dict(self._labeler.identity)
+        return self.identity
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Torch reports a missing extra state only after it has loaded the weights, and not at all if not strict.
@@ -358,7 +367,7 @@ class PrivateMajorityEnsemble(nn.Module):
     @checked
     def set_extra_state(self, state: dict[str, str]) -> None:
         """Refuse weights that do not belong to the profiles, the noise and the ledger of this ensemble."""
-        different = [name for name, value in self._labeler.identity.items() if state.get(name) != value]
+        different = [name for name, value in self.identity.items() if state.get(name) != value]
         if different:
             raise UnprovenPrivacy(
                 f"this state_dict belongs to another ensemble (different {', '.join(different)}). {_OTHERS}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
@@ -81,6 +81,9 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
         f"Ledger: {facts['ledger']['file']}, {limit}. Reported by {facts['library']} {facts['version']} on "
         f"{facts['date']}. {facts['ledger']['trust']}"
     )
+    if generators := _by_teacher((reading["teacher"], reading["randomness"]) for reading in facts["readings"]):
+        listed = "; ".join(f"{whose}: {generator}" for generator, whose in generators.items())
+        paragraphs.append(f"Generator of the noise in training: {listed}.")
     lists = {"Assumptions:": facts["assumptions"], "Findings about the teachers:": _findings(facts["readings"])}
     for title, items in lists.items():
         if items:
@@ -106,11 +109,16 @@ def _cost(whose: str, total: Mapping[str, Any]) -> str:
 
 def _findings(readings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Each note of the readings once, with the numbers of the teachers that it is about."""
+    notes = _by_teacher((reading["teacher"], note) for reading in readings for note in reading["notes"])
+    return [f"{whose}: {note}" for note, whose in notes.items()]
+
+
+def _by_teacher(facts: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """Each fact once, with the teachers that it is about in words."""
     teachers: dict[str, list[int]] = {}
-    for reading in readings:
-        for note in reading["notes"]:
-            teachers.setdefault(note, []).append(reading["teacher"])
-    return [f"{_numbered(numbers)}: {note}" for note, numbers in teachers.items()]
+    for teacher, fact in facts:
+        teachers.setdefault(fact, []).append(teacher)
+    return {fact: _numbered(numbers) for fact, numbers in teachers.items()}
 
 
 def _numbered(numbers: Sequence[int]) -> str:

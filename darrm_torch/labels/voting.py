@@ -17,6 +17,7 @@ from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
+from .shared_parts import SharedParts, copies_that_share
 
 __all__ = ["VotingTeachers", "checked_inputs", "class_numbers", "equal_weights", "input_digests"]
 
@@ -41,9 +42,11 @@ class VotingTeachers(nn.ModuleList):
     """
 
     def __init__(self, models: Iterable[nn.Module], *, classes: tuple[int, ...] | None, mechanism: Mechanism) -> None:
-        super().__init__(_plain_copy(model) for model in models)
+        super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
+        self._shared = SharedParts(list(self))
         self.requires_grad_(False)
         self._classes, self._mechanism = classes, mechanism
+        self._takes: dict[Any, int] = {}  # what was checked before, and for how many classes
         self._stacked: tuple[list[Any], StackedNetworks | None] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
@@ -54,6 +57,11 @@ class VotingTeachers(nn.ModuleList):
         Raises:
             InvalidArgument: no architecture takes the inputs, or the outputs cannot vote or differ between teachers.
         """
+        known = None
+        if inputs.is_floating_point():  # of integers, each value may be one that the teachers do not take
+            known = (inputs.shape, inputs.device, tuple(numbers), self._state(numbers))
+            if known in self._takes:
+                return self._takes[known]
         classes, problems = 0, []
         for number in self._first_of_each_architecture(numbers):
             name = f"outputs of teacher {number}"
@@ -71,7 +79,14 @@ class VotingTeachers(nn.ModuleList):
         if not classes:
             first, reason = problems[0]
             raise _mismatch(self[first], first, inputs, reason) from reason
+        if known is not None:
+            self._takes = {**dict(list(self._takes.items())[-63:]), known: classes}
         return classes
+
+    def _state(self, numbers: Sequence[int]) -> Any:
+        """What changes when the teachers are moved or converted: nothing else changes any of them."""
+        weights = [next(iter(self[number].parameters()), None) for number in numbers]
+        return tuple(None if weight is None else (weight.device, weight.dtype) for weight in weights)
 
     def _first_of_each_architecture(self, numbers: Sequence[int]) -> Iterable[int]:
         first: dict[Any, int] = {}
@@ -92,7 +107,8 @@ class VotingTeachers(nn.ModuleList):
         if together is not None:
             logits = self._competing("outputs of the teachers", together, (len(numbers), len(inputs)))
             return self._preferred(logits, "some teachers").to(inputs.device)
-        return torch.stack([self._vote(number, inputs) for number in numbers])
+        with self._shared:
+            return torch.stack([self._vote(number, inputs) for number in numbers])
 
     def _vote(self, number: int, inputs: Tensor) -> Tensor:
         name = f"outputs of teacher {number}"
@@ -164,10 +180,8 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
     return numbers
 
 
-def _plain_copy(model: nn.Module) -> nn.Module:
-    """The user's own network, copied, without what DP-SGD left in it: hooks, and activations of training data."""
-    with torch.no_grad():  # with gradients on, the copied weights of TorchScript are not leaves
-        network = copy.deepcopy(unwrap_module(model))
+def _without_leftovers(network: nn.Module) -> nn.Module:
+    """A copy of the user's own network, without what DP-SGD left in it: hooks, and activations of training data."""
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:
@@ -180,12 +194,24 @@ def _plain_copy(model: nn.Module) -> nn.Module:
 
 
 def _with_constant_weights(network: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers of floating point are all one half."""
-    double = copy.deepcopy(network).eval()
-    for weight in (*double.parameters(), *double.buffers()):
-        if weight.is_floating_point():
+    """A copy whose parameters and buffers of floating point are all one half, and share one piece of memory."""
+    halves: dict[Any, Tensor] = {}
+    memo: dict[int, Any] = {}
+    for weight in sorted(_floats(network), key=Tensor.numel, reverse=True):
+        kind = (weight.dtype, weight.device)
+        if kind not in halves:
+            halves[kind] = torch.full((weight.numel(),), 0.5, dtype=weight.dtype, device=weight.device)
+        half = halves[kind][: weight.numel()].view(weight.shape)
+        memo[id(weight)] = nn.Parameter(half, requires_grad=False) if isinstance(weight, nn.Parameter) else half
+    double = copy.deepcopy(network, memo).eval()
+    for weight in _floats(double):
+        if not bool((weight == 0.5).all()):  # TorchScript copies its weights in its own way
             weight.fill_(0.5)
     return double
+
+
+def _floats(network: nn.Module) -> list[Tensor]:
+    return [value for value in (*network.parameters(), *network.buffers()) if value.is_floating_point()]
 
 
 def _outputs(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
@@ -227,7 +253,8 @@ def checked_inputs(inputs: Tensor) -> Tensor:
     inputs = inputs.detach()
     if inputs.is_floating_point():
         inputs = inputs.to(torch.float32)
-        if not inputs.isfinite().all():
+        # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
+        if inputs.numel() and not torch.stack(inputs.aminmax()).isfinite().all():
             raise InvalidArgument("inputs", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
     return inputs
 

@@ -31,6 +31,13 @@ def test_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str])
     torch.nn.Linear(4, 2).load_state_dict(torch.load("student.pt", weights_only=True))
 
 
+def test_a_student_reads_the_table_that_label_writes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, *LABEL[:-1], "y.csv")
+    np.savetxt("x.csv", np.load("x.npy"), delimiter=",", header="a,b,c,d", comments="")
+    trains = ("student", "--inputs", "x.csv", "--labels", "y.csv", "--build", "nets_of_a_user:build", "--out", "s.pt")
+    assert "Trained on 30 labels for 1 epochs" in said(capsys, *trains, "--epochs", "1")
+
+
 def test_a_student_can_be_stopped(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Lightning catches the interruption, and ignores the signal from then on."""
     before = sorted(path.name for path in trained.iterdir())
