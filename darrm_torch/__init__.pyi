@@ -12,21 +12,27 @@ from .errors import (
 )
 from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
+from .labels.labeler import PrivateLabeler as PrivateLabeler, Voter as Voter
 from .labels.ledger import PrivacyLedger as PrivacyLedger
-from .mechanisms import (
-    ConfidentGNMax as ConfidentGNMax,
-    DaRRM as DaRRM,
+from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
+from .mechanisms.base import Mechanism as Mechanism
+from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
+from .mechanisms.darrm import DaRRM as DaRRM
+from .mechanisms.gnmax import GNMax as GNMax
+from .mechanisms.laplace import LNMax as LNMax
+from .mechanisms.noise_free import MeanProbabilities as MeanProbabilities, NoiseFreeMajority as NoiseFreeMajority
+from .mechanisms.pate_rdp import (
     DataDependentGuarantee as DataDependentGuarantee,
     DataDependentLoss as DataDependentLoss,
-    ExponentialMechanism as ExponentialMechanism,
-    GNMax as GNMax,
-    LNMax as LNMax,
-    Mechanism as Mechanism,
-    NoiseFreeMajority as NoiseFreeMajority,
-    PermuteAndFlip as PermuteAndFlip,
-    RandomizedPlurality as RandomizedPlurality,
+)
+from .mechanisms.plurality import (
     SelfBoundingPlurality as SelfBoundingPlurality,
     VotePrivatePlurality as VotePrivatePlurality,
+)
+from .mechanisms.selection import (
+    ExponentialMechanism as ExponentialMechanism,
+    PermuteAndFlip as PermuteAndFlip,
+    RandomizedPlurality as RandomizedPlurality,
 )
 from .noise.certificate import (
     Certificate as Certificate,
@@ -104,5 +110,6 @@ from .teachers.shards import (
     forget_draws as forget_draws,
 )
 from .teachers.training import train_teachers as train_teachers
+from .teachers.watching import watch_training as watch_training
 
 __version__: str

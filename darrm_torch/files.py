@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["make_private_folder", "write_whole"]
+__all__ = ["keep_copy", "make_private_folder", "weights_in", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -37,6 +38,22 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def keep_copy(path: Path, number: int) -> None:
+    """Keep a file of an older format beside itself as ``{path}.format-{number}`` before it is rewritten."""
+    kept = Path(f"{path}.format-{number}")
+    if kept.exists():  # an interrupted migration left it
+        return
+    try:
+        os.link(path, kept)
+    except OSError:  # some file systems have no links
+        shutil.copy2(path, kept)
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """The teachers' files in a folder, by name: ``teacher-*.pt``, or any ``*.pt`` if there are none."""
+    return sorted(folder.glob("teacher-*.pt")) or sorted(folder.glob("*.pt"))
 
 
 def make_private_folder(path: Path) -> None:

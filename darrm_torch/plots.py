@@ -19,7 +19,8 @@ import numpy as np
 from .arguments import checked
 from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .labels.ledger import PrivacyLedger
-from .mechanisms import DaRRM, Mechanism
+from .mechanisms.base import Mechanism
+from .mechanisms.darrm import DaRRM
 from .mechanisms.plurality import MOST_CLASSES
 from .noise.certificate import Certificate, label_profile
 from .noise.function import NoiseFunction

@@ -17,6 +17,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 import darrm_torch
+from darrm_torch.planning.families import FAMILIES
 
 project = "darrm-torch"
 author = "the darrm-torch authors"
@@ -68,14 +69,14 @@ _OUTSIDE = re.compile(
 
 
 def _exports(module: str) -> list[str]:
-    """The names that ``darrm_torch`` exports from one of its modules, according to its stub."""
+    """The names that ``darrm_torch`` exports from a module, or from all modules of a wing, according to its stub."""
     stub = ast.parse(Path(darrm_torch.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module == module]
-    return [alias.name for node in imports for alias in node.names]
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module]
+    return [alias.name for node in imports if f"{node.module}.".startswith(f"{module}.") for alias in node.names]
 
 
 class Exports(SphinxDirective):
-    """``.. exports:: module``: documents every name that ``darrm_torch`` exports from a module."""
+    """``.. exports:: module``: documents every name that ``darrm_torch`` exports from a module or a wing."""
 
     required_arguments = 1
 
@@ -91,6 +92,21 @@ class Exports(SphinxDirective):
                 options = ["   :show-inheritance:"] if set(thing.__mro__) - {thing, object} else []
                 options += ["   :inherited-members: Mechanism"] if issubclass(thing, darrm_torch.Mechanism) else []
                 lines += [f".. autoclass:: {name}", "   :members:", *options, ""]
+        return self.parse_text_to_nodes(StringList(lines, source=self.get_source_info()[0]))
+
+
+class Kinds(SphinxDirective):
+    """``.. kinds::``: a table of the kinds of mechanism that the planner knows, from their registry."""
+
+    def run(self) -> list[nodes.Node]:
+        lines = [".. list-table::", "   :header-rows: 1", ""]
+        rows = [["kind", "in a plan of two classes", "of more classes", "what protects", "how its strength is given"]]
+        for family in FAMILIES.values():
+            strengths = ", ".join(f"``{name}``" for name in family.strengths)
+            protects = "the teachers' training" if family.rests_on == "teachers" else "its own randomness"
+            rows.append([f"``{family.kind}``", family.two or "", family.many or "", protects, strengths])
+        for row in rows:
+            lines += [f"   {' ' if place else '*'} - {cell}" for place, cell in enumerate(row)]
         return self.parse_text_to_nodes(StringList(lines, source=self.get_source_info()[0]))
 
 
@@ -148,6 +164,7 @@ def check_nothing_outside(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.add_directive("exports", Exports)
+    app.add_directive("kinds", Kinds)
     app.add_html_math_renderer("mathml", (inline_mathml, None), (block_mathml, None))
     app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-process-docstring", before_napoleon, priority=400)

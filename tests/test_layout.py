@@ -14,8 +14,19 @@ import darrm_torch
 
 PACKAGE = Path(darrm_torch.__file__).parent
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
-# Each module may import only from those before it: "noise/priors" is darrm_torch.noise.priors.
-ORDER = re.findall(r"^\| `([\w/]+)` \|", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
+LISTED = re.findall(r"^\| `([\w/*]+)` \|", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def modules_of(row: str) -> list[str]:
+    """The modules that a row of the list stands for: "noise/priors" is darrm_torch.noise.priors; "mechanisms/*" stands
+    for the modules of that wing without a row of their own.
+    """
+    names = [path.relative_to(PACKAGE).with_suffix("").as_posix() for path in sorted(PACKAGE.glob(f"{row}.py"))]
+    return [name for name in names if name == row or (name not in LISTED and not name.endswith("__init__"))]
+
+
+# Each module may import only from those before it.
+ORDER = [name for row in LISTED for name in modules_of(row)]
 LIGHT = ORDER[: next(place for place, name in enumerate(ORDER) if name.startswith("teachers/"))]
 
 
@@ -41,7 +52,8 @@ def imported_modules(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_imports_only_from_above(name: str) -> None:
-    above = set(ORDER[: ORDER.index(name)])
+    row = next(row for row in LISTED if name in modules_of(row))
+    above = {module for earlier in LISTED[: LISTED.index(row)] for module in modules_of(earlier)}
     # A whole wing may be imported from once all of its modules stand above.
     wings = {module.split("/")[0] for module in ORDER if "/" in module}
     above |= {wing for wing in wings if all(module in above for module in ORDER if module.startswith(f"{wing}/"))}
@@ -71,3 +83,23 @@ def test_every_public_name_is_there() -> None:
 def test_no_module_is_long() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
     assert not {path.name: length for path, length in lengths.items() if length > 450}
+
+
+WITHOUT_A_FILE = {  # module: where its tests are
+    "__main__": "cli/test_main",
+    "arrays": "",  # names of types alone
+    "mechanisms/base": "mechanisms/test_conformance",
+    "teachers/accountants": "teachers/test_reading",
+    "teachers/findings": "teachers/test_reading",
+    "teachers/workers": "teachers/test_training",
+}
+
+
+def test_each_module_has_its_test_file() -> None:
+    """`noise/grid` is tested by `tests/noise/test_grid.py`; mechanisms without a row by the tests of all of them."""
+    tests = PACKAGE.parent / "tests"
+    listed = [name for name in ORDER if name in LISTED]
+    without = [name for name in listed if not (tests / Path(name).parent / f"test_{Path(name).name}.py").is_file()]
+    assert sorted(without) == sorted(WITHOUT_A_FILE)
+    for place in WITHOUT_A_FILE.values():
+        assert not place or (tests / f"{place}.py").is_file()

@@ -20,9 +20,12 @@ def load_model(path: Path, build: str | None) -> Any:
     """Load a TorchScript file, or the weights of a file into the network that ``build`` returns."""
     import torch
 
+    from ..limits import check_file, check_unpacked
     from ..teachers.checkpoints import load_weights
 
     if build is None:
+        expected = "TorchScript files"
+        check_unpacked("--models", check_file("--models", path, expected=expected), expected=expected)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*torch.jit.load.* is deprecated")
@@ -70,7 +73,7 @@ def build_network(name: str, place: str) -> Any:
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
     """The number of classes that teachers vote between, from one teacher's output for one input."""
     from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..mechanisms import NoiseFreeMajority
+    from ..mechanisms.noise_free import NoiseFreeMajority
 
     alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes)
     return int(alone.sensitive_counts(inputs[:1]).shape[1])

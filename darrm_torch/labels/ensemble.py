@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import checked
-from ..errors import BudgetExceeded, InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..mechanisms import DaRRM, Mechanism, SelfBoundingPlurality
+from ..arrays import BoolArray
+from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.plurality import SelfBoundingPlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
 from ..planning.families import strongest_mechanism
@@ -23,15 +21,14 @@ from ..privacy.allocation import RandomAllocation
 from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
-from ..privacy.totals import TotalPrivacy, total_privacy
+from ..privacy.totals import TotalPrivacy
 from ..teachers.allocations import check_constants, check_slices, settled_allocation
 from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
-from ..teachers.independence import check_different, check_overlap, check_weights
+from ..teachers.independence import check_different, check_weights
 from ..teachers.reading import read_teachers
-from .kept import check_built_for, described, kept_mechanism, note_noise
+from .labeler import PrivateLabeler, memory_ledger
 from .ledger import PrivacyLedger
-from .report import report_as_dict, report_as_text
 from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
 
 __all__ = ["PrivateMajorityEnsemble"]
@@ -90,57 +87,31 @@ class PrivateMajorityEnsemble(nn.Module):
     ) -> None:
         super().__init__()
         models = list(models)
-        count = check_integer("the number of models", len(models), low=1)
+        check_integer("the number of models", len(models), low=1)
         for model in models:
             unwrap_module(model, "models")
         check_different(models)
-        if profiles is None:
-            profiles = [PrivacyProfile.non_private()] * count
-        if len(profiles) != count:
-            raise InvalidArgument("profiles", f"one for each of the {count} models", f"{len(profiles)} of them")
-        for profile in profiles:
-            if not isinstance(profile, PrivacyProfile):
-                cure = "Make one with PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=..., delta=...))."
-                raise InvalidArgument("profiles", "a PrivacyProfile for each model", profile, cure)
-        if not isinstance(mechanism, Mechanism):
-            raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
-        if mechanism.teachers not in (None, count):
-            raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
-        check_weights(models, profiles)
-        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
-        self.allocation, self.neighbours = allocation, neighbours
-        self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
-        check_overlap(profiles, self.overlap)
-        self._overlap_unknown = overlap is None and count > 1
+        if profiles is not None and [type(profile) for profile in profiles] == [PrivacyProfile] * len(models):
+            check_weights(models, profiles)
         self.classes = class_numbers(classes)
-        if self.classes is not None and mechanism.classes not in (None, len(self.classes)):
-            raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
-        check_built_for(mechanism, self.overlap, stated=overlap is not None)
-        self.profiles = tuple(profiles)
-        if ledger is None:
-            warnings.warn(_IN_MEMORY, stacklevel=3)
-        self.ledger = PrivacyLedger() if ledger is None else ledger
-        self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
         super().train(False)
-        if delta is None:
-            promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
-            delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
-        self.delta = check_number("delta", delta, low=0, high=1)
-        rules: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta}
-        rules |= {} if allocation is None else {"allocation": allocation.to_dict()}
-        rules |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
-        self._identity = {
-            "teachers": weights_digest(self._teachers),
-            "mechanism": described(mechanism),
-            "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
-            "rules": json.dumps(rules),
-        }
-        # It holds no teacher: a ledger may be pickled to places where the teachers may not go.
-        self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
-        self._situation |= {"neighbours": neighbours, "allocation": allocation}
-        self.ledger.bind(self._identity, cost=partial(_price, delta=self.delta, **self._situation))
-        note_noise(self.ledger, mechanism)
+        labeler = PrivateLabeler(
+            mechanism,
+            teachers=[f"{number} {weights_digest(teacher)}" for number, teacher in enumerate(self._teachers)],
+            profiles=profiles,
+            overlap=overlap,
+            allocation=allocation,
+            neighbours=neighbours,
+            classes=None if self.classes is None else len(self.classes),
+            ledger=memory_ledger() if ledger is None else ledger,
+            delta=delta,
+            rules={"classes": self.classes},
+            assumptions=(),
+        )
+        self.mechanism, self.profiles, self.overlap = labeler.mechanism, labeler.profiles, labeler.overlap
+        self.allocation, self.neighbours = labeler.allocation, labeler.neighbours
+        self.delta, self.ledger, self._labeler = labeler.delta, labeler.ledger, labeler
 
     @classmethod
     @checked
@@ -162,6 +133,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
+        initial: Any = None,
         accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
@@ -187,6 +159,8 @@ class PrivateMajorityEnsemble(nn.Module):
             classes, ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
             optimizers: the optimizer that trained each teacher. Only it shows that the engine counted its steps.
+            initial: the weights that all teachers started from, such as those of a pretrained network, see
+                :func:`~darrm_torch.read_teachers`.
             accept: findings to accept, by name, see :func:`~darrm_torch.read_privacy`.
             on_progress: called during the search for noise, see :func:`~darrm_torch.optimize_noise`.
 
@@ -203,7 +177,10 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
         if mechanism is None and (allowance is None) == (target is None):
             raise InvalidArgument(
-                "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
+                "allowance",
+                "given, or else target",
+                "neither" if target is None else "both",
+                "One of them sets the noise.",
             )
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
         if allowance is not None:
@@ -224,6 +201,7 @@ class PrivateMajorityEnsemble(nn.Module):
             data_loaders=data_loaders,
             optimizers=optimizers,
             overlap=overlap,
+            initial=initial,
             delta=delta,
             accept=accept,
         )
@@ -291,6 +269,11 @@ class PrivateMajorityEnsemble(nn.Module):
         """The noise function; ``None`` for mechanisms without one."""
         return getattr(self.mechanism, "noise", None)
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """The teachers, mechanism, promises and rules that the ledger is bound to."""
+        return dict(self._labeler.identity)
+
     def train(self, mode: bool = True) -> PrivateMajorityEnsemble:
         """Keep the teachers in eval mode: with dropout a vote would be random."""
         return self
@@ -310,18 +293,27 @@ class PrivateMajorityEnsemble(nn.Module):
         return self._teachers.votes(inputs, everyone)
 
     @checked
-    def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
+    def sensitive_counts(
+        self, inputs: Tensor, *, teachers: Sequence[int] | None = None, juries: BoolArray | None = None
+    ) -> Tensor:
         """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
+
+        For :class:`~darrm_torch.MeanProbabilities` they are shares of votes. A teacher with an output that is not
+        finite, or that raises, then counts as the uniform row.
 
         Args:
             inputs: ``(B, ...)``.
             teachers: the numbers of the teachers that vote; ``None``: all.
+            juries: ``(B, K)``, which teachers vote on which input; ``None``: all of them.
         """
         inputs, most = checked_inputs(inputs), len(self._teachers) - 1
         numbers = range(most + 1) if teachers is None else teachers
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
-        return nn.functional.one_hot(self._teachers.votes(inputs, numbers), classes).sum(dim=0)
+        if juries is not None:
+            numbers = [number for number in numbers if juries[:, number].any()]
+            juries = juries[:, numbers]
+        return self._teachers.counts(inputs, numbers, classes=classes, juries=juries)
 
     @property
     def sensitive_events(self) -> tuple[str, ...]:
@@ -333,6 +325,8 @@ class PrivateMajorityEnsemble(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
+        Soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`.
+
         An input is identified by its shape and its values as float32, integers as integers, see
         ``darrm_torch.labels.voting.input_digests``. Nothing that this raises depends on the teachers' weights.
 
@@ -342,28 +336,11 @@ class PrivateMajorityEnsemble(nn.Module):
             BudgetExceeded: the batch would cost more than the ledger's budget; no teacher voted, nothing was charged.
         """
         inputs = checked_inputs(inputs)
-        keys = input_digests(inputs)
 
-        def draw(rows: Sequence[int]) -> list[int]:
-            new = inputs if len(rows) == len(inputs) else inputs[list(rows)]
-            labels: list[int] = self.mechanism.aggregate(self.sensitive_counts(new)).tolist()
-            return labels
+        def counts(rows: Sequence[int], juries: BoolArray | None) -> Tensor:
+            return self.sensitive_counts(inputs if len(rows) == len(inputs) else inputs[list(rows)], juries=juries)
 
-        with self._overlap_hint():
-            return torch.tensor(self.ledger.answer(keys, draw), dtype=torch.int64, device=inputs.device)
-
-    @contextmanager
-    def _overlap_hint(self) -> Iterator[None]:
-        """Explain a refusal that may be due only to an overlap that was not given."""
-        try:
-            yield
-        except BudgetExceeded as error:
-            if not self._overlap_unknown:
-                raise
-            raise BudgetExceeded(
-                f"{error}. No overlap was given, so a record may be in the data of all {len(self.profiles)} teachers. "
-                "If it can be in fewer, pass overlap=...: labels then cost less"
-            ) from None
+        return torch.from_numpy(self._labeler.answer(input_digests(inputs), counts)).to(inputs.device)
 
     @checked
     def check_budget(self, batches: Iterable[Tensor]) -> None:
@@ -373,44 +350,21 @@ class PrivateMajorityEnsemble(nn.Module):
             InvalidArgument: inputs that are not finite.
             BudgetExceeded: the new labels would not fit.
         """
-        keys = [key for inputs in batches for key in input_digests(inputs)]
-        with self._overlap_hint():
-            self.ledger.check(keys)
+        self._labeler.check_budget([key for inputs in batches for key in input_digests(inputs)])
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
-        return total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
+        return self._labeler.total_privacy(labels=labels, delta=delta)
 
     @checked
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
-        """What was released, what one label and all labels cost, by which argument, under which assumptions.
-
-        The report holds no digest of the teachers' weights. A digest is an exact function of the training data, so
-        anyone who guesses the weights could confirm the guess. Only the ledger names the teachers.
-
-        Args:
-            as_dict: return a dictionary ready for JSON; ``label``, ``total`` and their ``routes`` are as in
-                :meth:`TotalPrivacy.to_dict`: an epsilon is ``None`` where nothing is proven.
-            markdown: return Markdown.
-
-        Returns:
-            Text for the person who answers for the data, or the same facts as a dictionary.
-        """
-        given = self.ledger.count
-        facts = report_as_dict(
-            self.ledger,
-            mechanism=self.mechanism,
-            profiles=self.profiles,
-            overlap=self.overlap,
-            label=self.total_privacy(labels=1),
-            total=self.total_privacy(labels=given) if given else None,
-        )
-        return facts if as_dict else report_as_text(facts, markdown=markdown)
+        """What was released and what it costs, see :meth:`PrivateLabeler.privacy_report`."""
+        return self._labeler.privacy_report(as_dict=as_dict, markdown=markdown)
 
     def get_extra_state(self) -> dict[str, str]:
         """The teachers, mechanism, promises and rules that a ``state_dict`` belongs to."""
-        return dict(self._identity)
+        return self.identity
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Torch reports a missing extra state only after it has loaded the weights, and not at all if not strict.
@@ -425,7 +379,7 @@ class PrivateMajorityEnsemble(nn.Module):
     @checked
     def set_extra_state(self, state: dict[str, str]) -> None:
         """Refuse weights that do not belong to the profiles, the noise and the ledger of this ensemble."""
-        different = [name for name, value in self._identity.items() if state.get(name) != value]
+        different = [name for name, value in self.identity.items() if state.get(name) != value]
         if different:
             raise UnprovenPrivacy(
                 f"this state_dict belongs to another ensemble (different {', '.join(different)}). {_OTHERS}"
@@ -437,14 +391,4 @@ _FIXED = {"mechanism", "profiles", "overlap", "allocation", "neighbours", "class
 _OTHERS = (
     "Labels of other teachers do not have this ensemble's guarantee. Build an ensemble from those teachers and their "
     "own accountants"
-)
-
-
-def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
-    return total_privacy(labels=labels, **situation).guarantee
-
-
-_IN_MEMORY = (
-    "the ensemble has no ledger file: its labels are forgotten when the process ends, and a second run draws and pays "
-    "for them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
 )

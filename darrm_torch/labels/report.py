@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
 from .. import __version__
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..privacy.guarantees import format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
@@ -58,18 +58,19 @@ def report_as_dict(
 def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
     """The same for people: plain text at most 79 columns wide, or Markdown."""
     given, mechanism, budget = facts["labels"], facts["mechanism"], facts["ledger"]["budget"]
+    released, one = mechanism["releases"], mechanism["releases"].removesuffix("s")
     numbers = [f"{name} {format_bound(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
     strength = f" ({', '.join(numbers)})" if numbers else ""
     about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
     paragraphs = [
-        f"Released: {given} label{'s' * (given != 1)}, by {mechanism['kind']}{strength} from {facts['teachers']} "
-        f"teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
-        _cost("One label is", facts["label"]),
+        f"Released: {given} {one if given == 1 else released}, by {mechanism['kind']}{strength} from "
+        f"{facts['teachers']} teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
+        _cost(f"One {one} is", facts["label"]),
     ]
     if given > 1:
         others = [r for r in facts["total"]["routes"] if r["applies"] and r["name"] != facts["total"]["route"]]
         paragraphs.append(
-            _cost(f"All {given} labels together are", facts["total"])
+            _cost(f"All {given} {released} together are", facts["total"])
             + "".join(f" By {other['name']} the bound is {format_bound(other['epsilon'])}." for other in others)
         )
     limit = (
@@ -81,6 +82,9 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
         f"Ledger: {facts['ledger']['file']}, {limit}. Reported by {facts['library']} {facts['version']} on "
         f"{facts['date']}. {facts['ledger']['trust']}"
     )
+    if generators := _by_teacher((reading["teacher"], reading["randomness"]) for reading in facts["readings"]):
+        listed = "; ".join(f"{whose}: {generator}" for generator, whose in generators.items())
+        paragraphs.append(f"Generator of the noise in training: {listed}.")
     lists = {"Assumptions:": facts["assumptions"], "Findings about the teachers:": _findings(facts["readings"])}
     for title, items in lists.items():
         if items:
@@ -106,11 +110,16 @@ def _cost(whose: str, total: Mapping[str, Any]) -> str:
 
 def _findings(readings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Each note of the readings once, with the numbers of the teachers that it is about."""
+    notes = _by_teacher((reading["teacher"], note) for reading in readings for note in reading["notes"])
+    return [f"{whose}: {note}" for note, whose in notes.items()]
+
+
+def _by_teacher(facts: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """Each fact once, with the teachers that it is about in words."""
     teachers: dict[str, list[int]] = {}
-    for reading in readings:
-        for note in reading["notes"]:
-            teachers.setdefault(note, []).append(reading["teacher"])
-    return [f"{_numbered(numbers)}: {note}" for note, numbers in teachers.items()]
+    for teacher, fact in facts:
+        teachers.setdefault(fact, []).append(teacher)
+    return {fact: _numbered(numbers) for fact, numbers in teachers.items()}
 
 
 def _numbered(numbers: Sequence[int]) -> str:

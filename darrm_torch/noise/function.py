@@ -29,6 +29,8 @@ _MOST_STEPS = 10**7  # products of big integers
 
 __all__ = ["NoiseFunction", "constant_noise", "double_subsampling_noise", "self_bounding_noise", "subsampling_noise"]
 
+FORMAT = 1  # of the text of a noise function; a text without a number has this one
+
 
 @checked
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,7 +143,7 @@ class NoiseFunction:
 
     def to_json(self) -> str:
         """The noise function as text; :meth:`from_json` restores it bit for bit."""
-        return json.dumps({"gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
+        return json.dumps({"format": FORMAT, "gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
 
     @classmethod
     @checked
@@ -149,16 +151,19 @@ class NoiseFunction:
         """The noise function that :meth:`to_json` wrote. Its certificate is proven again, never trusted.
 
         Raises:
-            InvalidArgument: text that is not a noise function.
+            InvalidArgument: text that is not a noise function, or one that a newer version wrote.
             PrivacyViolation: the stated certificate does not hold for this gamma.
         """
         try:
             plain = json.loads(text)
+            if plain.get("format", 1) > FORMAT:
+                cure = "A newer version of darrm-torch wrote it: install that one."
+                raise InvalidArgument("format", f"{FORMAT} or older", plain["format"], cure)
             noise, claim = cls(gamma=plain["gamma"]), plain["certificate"]
             return noise if claim is None else replace(noise, certificate=_recertified(noise.gamma, claim))
         except DarrmError:
             raise
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidArgument("text", "a noise function written by to_json", text[:80]) from None
 
 

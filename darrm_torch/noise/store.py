@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import platformdirs
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, check_integer
-from ..files import write_whole
+from ..files import keep_copy, write_whole
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import Certificate, certify_scaled
 from .function import NoiseFunction
@@ -24,6 +25,8 @@ from .program import MOST_OPTIMIZED, TOO_MANY, optimize_noise
 from .regions import Region, Teacher, check_overlap, check_target, teacher_profile
 
 __all__ = ["fetch_noise"]
+
+FORMAT = 2  # of the files; those of format 1 have no number
 
 
 @checked
@@ -43,8 +46,10 @@ def fetch_noise(
 
     Formal guarantee: as for :func:`optimize_noise`. A stored noise function is proven again when it is read. If a file
     is damaged, belongs to other arguments or fails its check, the noise function is solved again and the file is
-    replaced, with a warning. Files are replaced as a whole, so any number of processes can share a folder. Where the
-    platform's cache folder does not exist and cannot be created, or is read-only, nothing is stored, with a warning.
+    replaced, with a warning. Files are replaced as a whole, so any number of processes can share a folder. A file that
+    a newer version wrote is left alone, with a warning; one of an older format is rewritten, and the old one is kept.
+    Where the platform's cache folder does not exist and cannot be created, or is read-only, nothing is stored, with a
+    warning.
 
     Args:
         teachers, teacher, target, overlap, prior, shape, objective, on_progress: as for :func:`optimize_noise`.
@@ -67,13 +72,22 @@ def fetch_noise(
     question = json.dumps({name: repr(value) for name, value in arguments.items()}, sort_keys=True)
     folder = Path(platformdirs.user_cache_dir("darrm-torch") if cache_dir is None else cache_dir)
     path = folder / f"noise-{hashlib.sha256(question.encode()).hexdigest()[:32]}.json"
+    newer = False
     try:
-        return _read(path, question, arguments)
+        noise, number = _read(path, question, arguments)
+        if number < FORMAT:
+            with contextlib.suppress(OSError):  # in a folder that cannot be written to it stays as it is
+                keep_copy(path, number)
+                _write(path, question, noise)
+        return noise
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, DarrmError, ValueError, RecursionError) as reason:
+        newer = isinstance(reason, _NewerFormatError)
         warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=3)
     noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
+    if newer:
+        return noise
     try:
         if cache_dir is None and not folder.is_absolute():
             raise OSError("this user has no home folder")
@@ -86,12 +100,20 @@ def fetch_noise(
     return noise
 
 
+class _NewerFormatError(ValueError):
+    """A newer version of this library wrote the file."""
+
+
 def _digest(question: str, noise: str) -> str:
     return hashlib.sha256(f"{question}\n{noise}".encode()).hexdigest()
 
 
-def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction:
+def _read(path: Path, question: str, arguments: dict[str, Any]) -> tuple[NoiseFunction, int]:
+    """The noise function in a file, proven again, and the file's format."""
     stored = json.loads(path.read_text(encoding="utf-8"))
+    number = stored.get("format", 1) if isinstance(stored, dict) else 1
+    if not isinstance(number, int) or number > FORMAT:
+        raise _NewerFormatError(f"it has format {number}, which a newer version of darrm-torch wrote; it is left alone")
     if not isinstance(stored, dict) or stored.get("question") != question:
         raise ValueError("it is for other arguments")
     text = stored.get("noise")
@@ -105,7 +127,7 @@ def _read(path: Path, question: str, arguments: dict[str, Any]) -> NoiseFunction
         raise ValueError("its certificate is for other arguments")
     if proven.optimality_gap is None or _is_worse_than_needed(noise, arguments):
         raise ValueError("it is not the best noise")
-    return noise
+    return noise, number
 
 
 def _is_worse_than_needed(noise: NoiseFunction, arguments: dict[str, Any]) -> bool:
@@ -122,7 +144,7 @@ def _is_worse_than_needed(noise: NoiseFunction, arguments: dict[str, Any]) -> bo
 
 def _write(path: Path, question: str, noise: NoiseFunction) -> None:
     text = noise.to_json()
-    content = json.dumps({"question": question, "noise": text, "digest": _digest(question, text)})
+    content = json.dumps({"format": FORMAT, "question": question, "noise": text, "digest": _digest(question, text)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_whole(path) as temporary:
         temporary.write_text(content, encoding="utf-8")

@@ -16,14 +16,11 @@ import numpy as np
 
 from ..bisection import last_true
 from ..errors import InvalidArgument
-from ..mechanisms import (
-    DaRRM,
-    GNMax,
-    Mechanism,
-    NoiseFreeMajority,
-    SelfBoundingPlurality,
-    VotePrivatePlurality,
-)
+from ..mechanisms.base import Mechanism
+from ..mechanisms.darrm import DaRRM
+from ..mechanisms.gnmax import GNMax
+from ..mechanisms.noise_free import NoiseFreeMajority
+from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
 from ..noise.histograms import votes_within
 from ..noise.priors import IndependentVotes, Prior, SharedVotes, majority_lead
@@ -45,8 +42,8 @@ __all__ = [
     "explain_noise_free",
     "gaussian",
     "gaussian_prices_the_label",
+    "jury",
     "noise_free",
-    "noise_free_part",
     "one_label_by_point",
     "one_label_by_profile",
     "optimal",
@@ -75,13 +72,16 @@ def noise_free(request: Request) -> NoiseFreeMajority:
     return NoiseFreeMajority(classes=request.classes, teachers=request.teachers)
 
 
-def noise_free_part(request: Request) -> NoiseFreeMajority:
-    """As many teachers as keep the targets without noise; one where not even that does. Odd for two classes."""
+def jury(request: Request) -> NoiseFreeMajority:
+    """The largest jury that keeps the targets without noise; one teacher where not even that does. Odd for two classes.
+
+    One jury for all labels: its price does not grow with their number.
+    """
 
     def part(count: int) -> NoiseFreeMajority:
-        return NoiseFreeMajority(classes=request.classes, teachers=count)
+        return NoiseFreeMajority(classes=request.classes, teachers=request.teachers, jury=count)
 
-    sizes = request.sample_sizes(request.teachers - 1)
+    sizes = request.sample_sizes(request.teachers)
     fitting = bisect_left(sizes, True, key=lambda count: not request.keeps(part(count)))
     return part(sizes[max(fitting - 1, 0)])
 
@@ -115,7 +115,7 @@ def explain_noise_free(request: Request, row: Strategy) -> str:
     if row.voters == request.teachers:
         return why
     who = "one of the teachers votes" if row.voters == 1 else f"{row.voters} of the teachers vote"
-    return f"Only {who}: any of them, but not chosen by looking at private data. {why}"
+    return f"Only {who}, drawn at random, once. {why}"
 
 
 # --- the optimum for one label of two classes -------------------------------------------------------------------------

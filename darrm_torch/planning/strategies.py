@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
-from ..mechanisms import Mechanism
+from ..mechanisms.base import Mechanism
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 

@@ -21,6 +21,7 @@ def assumptions_of(
     neighbours: Neighbours,
     allocation: RandomAllocation | None,
     secure: bool,
+    jury: bool = False,
 ) -> tuple[str, ...]:
     """The assumptions of a total of labels from these teachers, of which one record affects ``affected``."""
     differ = "adding or removing one record" if neighbours == "add/remove" else "replacing one record"
@@ -39,23 +40,41 @@ def assumptions_of(
     ]
     if any(profile.is_private for profile in profiles):
         assumed += [
-            "Training: each teacher was trained as its accountant recorded, on batches drawn by Poisson sampling.",
+            "Training: each teacher was trained as its accountant recorded, each step on one batch drawn by Poisson "
+            "sampling, from gradients of single records: no layer and no loss mixes the records of a batch.",
             "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
             "loaders.",
+            "Public: numbers of records, sample rates, steps and all other settings of training do not depend on "
+            "private records. No training was stopped early, repeated or selected by looking at them.",
         ]
+    if unwatched := sum(getattr(profile.reading, "watched", True) is False for profile in profiles):
+        assumed.append(
+            f"Clipping: the clipping bound of {unwatched} teacher{'s' * (unwatched > 1)}, which nothing recorded, "
+            "never changed between clipping and noise."
+        )
     if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in profiles):
         assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
+    if common := max((getattr(profile.reading, "common", 0) for profile in profiles), default=0):
+        assumed.append(
+            f"Common part: {common} weights and buffers are the same in all teachers, such as a frozen trunk. They "
+            "come from public data, not from the private records."
+        )
     assumed += [
         "Votes: each label has votes of its own, privatized with independent randomness."
         if fresh
         else "Votes: the same trained teachers vote on every input.",
-        "Secrecy: only the labels are released: no votes, no counts, no teachers and no accuracy measured on private "
-        "data.",
+        "Secrecy: only the labels are released: no votes, no counts, no teachers, no errors or logs of theirs and no "
+        "accuracy measured on private data.",
+        "Ledger: these labels are all that these teachers give out. What another ledger or another mechanism gives "
+        "out adds to the cost.",
     ]
     if allocation is not None:
         assumed += allocation.assumptions
-        if len(profiles) < allocation.teachers:
-            assumed.append("Jury: the teachers that vote were chosen without looking at data; no others are read.")
+    if jury:
+        assumed.append(
+            "Jury: it is drawn at random, without looking at data, and not again after votes were seen. Nothing else "
+            "is released from any of the teachers."
+        )
     if not secure:
         assumed.append(
             "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
 from ..errors import UnprovenPrivacy, check_integer, check_number
+from .checkpoints import FORMAT, FORMAT_KEY
 from .secure import SECURE, SecureRandom
 
 __all__ = ["TrainingSettings", "train_teacher"]
@@ -199,6 +200,9 @@ def train_teacher(
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    for part in model.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]  # the same results; Opacus' hooks cannot be with it
     random = SecureRandom() if secure else None
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
@@ -241,10 +245,12 @@ def train_teacher(
                 "counts. Use layers without running statistics, such as GroupNorm"
             )
     return {
+        FORMAT_KEY: FORMAT,
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
         "randomness": SECURE if secure else "Torch's generator",
+        "watched": True,  # nothing changes the noise or the clipping bound here
         "settings": asdict(settings),
         "shard_size": shard_size,
     }

@@ -10,9 +10,14 @@ import torch
 
 from ..errors import UnprovenPrivacy, check_integer
 
-__all__ = ["History", "check_optimizer", "counted_steps", "source_of_noise"]
+__all__ = ["History", "check_optimizer", "counted_steps", "is_private", "source_of_noise"]
 
 History = tuple[tuple[float, float, int], ...]
+
+
+def is_private(optimizer: Any) -> bool:
+    """Whether an optimizer is one of Opacus, which can report its steps to an accountant."""
+    return hasattr(optimizer, "attach_step_hook")
 
 
 def counted_steps(history: History, optimizer: Any, steps: int | None) -> bool:
@@ -45,7 +50,7 @@ def check_optimizer(source: Any, module: Any, optimizer: Any, history: History) 
         )
     accountant = getattr(source, "accountant", source)
     hooked: list[Any] = []
-    if hasattr(accountant, "step") and hasattr(optimizer, "attach_step_hook"):
+    if hasattr(accountant, "step") and is_private(optimizer):
         hook = getattr(optimizer, "step_hook", None)
         hooked = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
         if not any(value is accountant for value in hooked):

@@ -308,10 +308,14 @@ def _kept_draw(folder: Path | None, facts: dict[str, Any]) -> bytes | None:
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
-        if facts["version"] == 1:
-            return facts
+        number = facts["version"]
     except (OSError, ValueError, KeyError, TypeError):
-        pass
+        number = None
+    if number == 1:
+        return facts
+    if isinstance(number, int) and number > 1:
+        cure = "A newer version of darrm-torch wrote it: install that one."
+        raise InvalidArgument("private_folder", "one of format 1", f"{folder}, of format {number}", cure)
     raise InvalidArgument("private_folder", f"one with a complete {_FACTS}", str(folder), _FORGOTTEN)
 
 

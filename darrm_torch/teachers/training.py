@@ -28,7 +28,7 @@ from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
-from .checkpoints import Checkpoint, weights_digest
+from .checkpoints import Checkpoint, migrate, weights_digest
 from .dp_sgd import TrainingSettings, train_teacher
 from .reading import drawn_rate
 from .secure import SECURE
@@ -97,7 +97,7 @@ def train_teachers(
     Raises:
         InvalidArgument: repeated or negative positions, tensors of different lengths, a ``name`` that is no file name,
             ``total`` with other shards, a private folder that others can read, or a file in the folder that is damaged
-            or was trained with other settings, on other data or with other shards.
+            was trained with other settings, on other data or with other shards, or was written by a newer version.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
@@ -153,6 +153,9 @@ def train_teachers(
             "A record could be in the data of more teachers than promised. Use the same draw of assign_shards, or "
             "another folder.",
         )
+    for file in files:
+        if file.exists():
+            migrate(file)
     if not missing:
         return files
     steps = settings.epochs * settings.steps_per_epoch(shard_size)
@@ -235,7 +238,7 @@ def _calibrated(
 
 
 def _read_teacher(file: Path) -> dict[str, Any]:
-    """The settings and the accountant of a file that ``train_teachers`` wrote."""
+    """The settings and the accountant of a file that ``train_teachers`` wrote, in this format or an older one."""
     cure = "Use another folder, or move the file away to train a teacher in its place."
     try:
         record = Checkpoint.read(file, name=str(file)).rest
@@ -262,8 +265,12 @@ def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Mod
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", "as long as inputs", "another length")
     if len(labels):
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            outputs = build_model().eval()(inputs[:1]).shape[-1]
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                outputs = build_model().eval()(torch.zeros_like(inputs[:1])).shape[-1]  # shows no record in an error
+        except Exception as error:  # the user's own network, or inputs that it does not take
+            got, cure = f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}", f"{type(error).__name__}: {error!s:.160}"
+            raise InvalidArgument("inputs", "what the network of build_model takes", got, cure) from None
         first, last = (int(one) for one in torch.aminmax(labels))
         if first < 0 or last >= outputs:
             cure = "Labels count from 0; give the network an output for each class."

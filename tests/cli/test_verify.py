@@ -21,6 +21,12 @@ def test_a_changed_noise_function_is_refused(folder: Path, capsys: pytest.Captur
     assert "no certificate" in said(capsys, "verify", "noise.json", status=1)
 
 
+def test_a_file_of_a_newer_version_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "noise", "--teachers", "3", "--allowance", "1", "--out", "noise.json")
+    (folder / "noise.json").write_text(json.dumps(json.loads((folder / "noise.json").read_text()) | {"format": 2}))
+    assert "A newer version of darrm-torch wrote it" in said(capsys, "verify", "noise.json", status=2)
+
+
 MISTAKES = [
     (("verify",), "the following arguments are required: file (see darrm verify --help)"),
     (("verify", "nothing.json"), "'nothing.json'"),

@@ -1,8 +1,10 @@
-"""What every mechanism must do. A new mechanism joins with one entry in MECHANISMS."""
+"""What every mechanism must do. The planner's kinds join by themselves; any other mechanism needs one entry below."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import json
 import math
 import operator
@@ -11,6 +13,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from darrm_torch import (
     GNMax,
     InvalidArgument,
     LNMax,
+    Mechanism,
     NoiseFreeMajority,
     NoiseFunction,
     PermuteAndFlip,
@@ -32,7 +36,9 @@ from darrm_torch import (
     SelfBoundingPlurality,
     VotePrivatePlurality,
     self_bounding_noise,
+    strongest_mechanism,
 )
+from darrm_torch.planning.families import FAMILIES
 
 K = 11
 # The probability that a correct mechanism fails a test; seeds are fixed, so it fails always or never.
@@ -48,16 +54,33 @@ MECHANISMS = {
     "laplace": lambda **seed: LNMax(scale=4.0, **seed),
     "permute-and-flip": lambda **seed: PermuteAndFlip(epsilon=0.8, **seed),
     "exponential": lambda **seed: ExponentialMechanism(epsilon=0.8, overlap=2, **seed),
-    "randomized-plurality": lambda **seed: RandomizedPlurality(epsilon=1.5, **seed),
+    "randomized-response": lambda **seed: RandomizedPlurality(epsilon=1.5, **seed),
     "gnmax-label": lambda **seed: GNMax(sigma=5.0, delta=1e-4, teachers=K, classes=4, **seed),
     "noise-free": lambda **seed: NoiseFreeMajority(**seed),
-    "plurality": lambda **seed: SelfBoundingPlurality(teachers=K, classes=4, allowance=2.5, **seed),
-    "plurality-sampled": lambda **seed: SelfBoundingPlurality(teachers=51, classes=10, allowance=3, **seed),
+    "self-bounding": lambda **seed: SelfBoundingPlurality(teachers=K, classes=4, allowance=2.5, **seed),
+    "self-bounding-sampled": lambda **seed: SelfBoundingPlurality(teachers=51, classes=10, allowance=3, **seed),
     "vote-private": lambda **seed: VotePrivatePlurality(teachers=K, classes=3, epsilon=0.8, **seed),
     "vote-private-sampled": lambda **seed: VotePrivatePlurality(
         teachers=51, classes=10, epsilon=0.8, sample=11, **seed
     ),
 }
+
+
+def of_the_planner(kind: str) -> Callable[..., Mechanism]:
+    """Makes the mechanism that the planner builds for one label of a kind; with a seed, if one is given."""
+
+    @functools.cache
+    def strongest() -> Mechanism:
+        family = FAMILIES[kind]
+        teacher = None if family.rests_on == "randomness" else PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+        target = PrivacyGuarantee(epsilon=0.3, delta=1e-4) if family.strengths else None
+        classes = 2 if family.name(3) is None else 3
+        return strongest_mechanism(kind, teachers=K, classes=classes, teacher=teacher, overlap=1, label_target=target)
+
+    return lambda **seed: dataclasses.replace(strongest(), **seed)
+
+
+MECHANISMS |= {kind: of_the_planner(kind) for kind in FAMILIES if kind not in MECHANISMS}
 
 mechanisms = pytest.mark.parametrize("make", MECHANISMS.values(), ids=MECHANISMS.keys())
 

@@ -197,6 +197,14 @@ def test_text_that_is_no_noise_function(text: str) -> None:
         NoiseFunction.from_json(text)
 
 
+def test_text_of_a_newer_version_is_refused_by_name() -> None:
+    plain = json.loads(self_bounding_noise(teachers=3, allowance=1).to_json())
+    assert plain.pop("format") == 1
+    assert NoiseFunction.from_json(json.dumps(plain)).certificate is not None  # a text without a number has format 1
+    with pytest.raises(InvalidArgument, match=r"format must be 1 or older, got 2. A newer version of darrm-torch"):
+        NoiseFunction.from_json(json.dumps(plain | {"format": 2}))
+
+
 # --- the classical ones ---------------------------------------------------------------------------------------------
 
 

@@ -140,6 +140,30 @@ def test_what_is_damaged_or_forged_is_solved_again(tmp_path: Path, solved: list[
     assert len(solved) == 2
 
 
+def test_a_file_of_the_first_format_is_rewritten_and_kept(tmp_path: Path, solved: list[dict[str, Any]]) -> None:
+    good = fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
+    path = only_file(tmp_path)
+    stored = json.loads(path.read_text())
+    assert stored.pop("format") == 2
+    path.write_text(json.dumps(stored))
+    for _ in range(2):
+        assert fetch_noise(**ARGUMENTS, cache_dir=tmp_path) == good
+    assert json.loads(path.read_text()) == {"format": 2, **stored}
+    assert json.loads(Path(f"{path}.format-1").read_text()) == stored
+    assert len(solved) == 1
+
+
+def test_a_file_of_a_newer_version_is_named_and_left_alone(tmp_path: Path, solved: list[dict[str, Any]]) -> None:
+    good = fetch_noise(**ARGUMENTS, cache_dir=tmp_path)
+    path = only_file(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
+    before = path.read_bytes()
+    with pytest.warns(UserWarning, match=f"{path.name} is ignored .*format 3, which a newer version of darrm-torch"):
+        assert fetch_noise(**ARGUMENTS, cache_dir=tmp_path) == good
+    assert path.read_bytes() == before
+    assert len(solved) == 2
+
+
 def test_the_platforms_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
     fetch_noise(**ARGUMENTS)

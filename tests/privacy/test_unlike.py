@@ -10,7 +10,7 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import PrivacyGuarantee, PrivacyProfile
-from darrm_torch.mechanisms import NoiseFreeMajority
+from darrm_torch.mechanisms.noise_free import NoiseFreeMajority
 from darrm_torch.privacy.unlike import worst_epsilon, worst_subsets
 
 

@@ -98,6 +98,14 @@ def test_a_private_folder_keeps_one_draw(records: int | list[str], tmp_path: Pat
         assign_shards(records, teachers=3, private_folder=folder)
 
 
+def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    assign_shards(20, teachers=3, private_folder=tmp_path / "private")
+    file = tmp_path / "private" / "draw.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
+    with pytest.raises(InvalidArgument, match=r"one of format 1, got .*of format 2.*newer version of darrm-torch"):
+        assign_shards(20, teachers=3, private_folder=tmp_path / "private")
+
+
 def test_records_with_ids_may_come_and_go(tmp_path: Path) -> None:
     before = assign_shards(range(40), teachers=3, private_folder=tmp_path / "private")
     after = assign_shards(range(1, 40), teachers=3, private_folder=tmp_path / "private")

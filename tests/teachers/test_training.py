@@ -81,6 +81,39 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     assert not torch.equal(fresh[1].weight, states[1])
 
 
+def test_files_of_another_format(tmp_path: Path) -> None:
+    """Older ones are rewritten, with a copy kept, and newer ones are refused; the times of files tell nothing new."""
+    inputs, labels = some_data(20)
+    arguments = {
+        "build_model": zeros,
+        "inputs": inputs,
+        "labels": labels,
+        "shards": [np.arange(20)] * 2,
+        "shard_size": 20,
+        "settings": TrainingSettings(batch_size=20, epochs=1),
+        "progress": False,
+        "workers": 1,
+    }
+    files = train_teachers(tmp_path, **arguments)
+    record = torch.load(files[0], weights_only=True)
+    assert record.pop("darrm_torch_format") == 2
+    torch.save(record, files[0])
+    os.utime(files[0], ns=(5, 5))
+    old = files[0].read_bytes()
+    for _ in range(2):
+        assert train_teachers(tmp_path, **arguments) == files
+    kept = tmp_path / "teacher-000.pt.format-1"
+    assert (kept.read_bytes(), [path.stat().st_mtime_ns for path in (files[0], kept)]) == (old, [5, 5])
+    assert files[0].stat().st_mode & 0o777 == 0o600
+    again = torch.load(files[0], weights_only=True)
+    assert again.keys() == {*record, "darrm_torch_format"}
+    assert len(read_teachers(tmp_path)) == 2
+    torch.save(record | {"darrm_torch_format": 3}, files[0])
+    for use in (lambda: train_teachers(tmp_path, **arguments), lambda: read_teachers(tmp_path)):
+        with pytest.raises(InvalidArgument, match="newer version"):
+            use()
+
+
 def test_a_folder_goes_on_with_the_same_data_and_shards_only(tmp_path: Path) -> None:
     """Interrupted, and run again with another key: a record may then be in the data of two teachers, not of one."""
     inputs, labels = some_data(60)

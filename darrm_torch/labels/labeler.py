@@ -1,0 +1,417 @@
+"""The labeler: votes in, private labels out. It knows what teachers promise, and needs none of their networks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from ..arguments import checked
+from ..arrays import BoolArray, IntArray
+from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
+from ..mechanisms.base import Mechanism
+from ..mechanisms.noise_free import NoiseFree
+from ..privacy.allocation import RandomAllocation
+from ..privacy.assumptions import Neighbours
+from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
+from ..privacy.totals import TotalPrivacy, total_privacy
+from ..teachers.allocations import settled_allocation
+from ..teachers.independence import check_overlap
+from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
+from .ledger import PrivacyLedger
+from .report import report_as_dict, report_as_text
+from .voting import checked_inputs, input_digests, restored_labels, stored_labels
+
+__all__ = ["MISSING", "PrivateLabeler", "Voter", "memory_ledger"]
+
+MISSING = -1
+
+
+@runtime_checkable
+class Voter(Protocol):
+    """A teacher that answers votes: a model in another process, at another site, or a file of votes.
+
+    Attributes:
+        digest: names the teacher. It changes whenever the teacher does, such as
+            :func:`~darrm_torch.weights_digest` of its weights. Only the ledger stores it.
+    """
+
+    digest: str
+
+    def vote(self, inputs: Tensor, /) -> Any:
+        """Votes ``(B,)``: an integer class for each input, -1 where the teacher has no vote."""
+
+
+class PrivateLabeler:
+    """Turns the votes of K teachers into private labels, each charged to a ledger before it is returned.
+
+    Formal guarantee: see :meth:`total_privacy` and :meth:`privacy_report`. It covers the labels, and nothing else:
+    votes are sensitive, and the party that runs the labeler sees them. A teacher's vote must be a function of the
+    teacher that its profile describes and of the input.
+
+    A vote that is missing is replaced by a class that depends only on the key of the input and the number of the
+    teacher, spread evenly over the classes. This is a fixed public rule, so the guarantee is that of teachers that
+    vote; the majority is only less certain. Whether a vote is missing must not depend on private data except through
+    the teacher.
+
+    Args:
+        mechanism: turns vote counts into labels.
+        teachers: what names each of the K teachers: a digest, or a :class:`Voter`. The ledger is bound to them.
+        profiles, overlap, allocation, neighbours, ledger, delta: see :class:`~darrm_torch.PrivateMajorityEnsemble`.
+        classes: C, the number of classes; ``None``: that of the mechanism. It is declared, because the classes that
+            occur among the votes are private.
+        assumptions: what the labels rest on besides what :func:`~darrm_torch.total_privacy` assumes, for the report;
+            ``None``: how votes come about.
+        rules: further public facts to which the ledger is bound, ready for JSON, such as the names of the classes.
+
+    Raises:
+        InvalidArgument: no teachers, two with one name, not one profile for each, an overlap above K, no number of
+            classes, or a mechanism built for another number of teachers or classes or for a smaller overlap.
+        LedgerError: the ledger belongs to other teachers, other promises, another mechanism or other rules.
+
+    >>> from darrm_torch import NoiseFreeMajority, PrivacyLedger
+    >>> labeler = PrivateLabeler(
+    ...     NoiseFreeMajority(teachers=3), teachers=["clinic 1", "clinic 2", "clinic 3"], classes=2,
+    ...     ledger=PrivacyLedger(), overlap=1,
+    ...     profiles=[PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5, delta=1e-5))] * 3,
+    ... )
+    >>> labeler.label([b"patient 7", b"patient 8"], [[0, 1], [1, 1], [0, 1]]).tolist()
+    [0, 1]
+    >>> print(labeler.total_privacy(labels=2, delta=1e-5).guarantee)
+    (0.5, 1e-05)-DP
+    """
+
+    @checked
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        *,
+        teachers: Sequence[str | Voter],
+        profiles: Sequence[PrivacyProfile] | None = None,
+        overlap: int | None = None,
+        allocation: RandomAllocation | None = None,
+        neighbours: Neighbours = "add/remove",
+        classes: int | None = None,
+        ledger: PrivacyLedger | None = None,
+        delta: float | None = None,
+        rules: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] | None = None,
+    ) -> None:
+        names = _distinct_names(teachers)
+        count = check_integer("the number of teachers", len(names), low=1)
+        if profiles is None:
+            profiles = [PrivacyProfile.non_private()] * count
+        if len(profiles) != count:
+            raise InvalidArgument("profiles", f"one for each of the {count} teachers", f"{len(profiles)} of them")
+        for profile in profiles:
+            if not isinstance(profile, PrivacyProfile):
+                cure = "Make one with PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=..., delta=...))."
+                raise InvalidArgument("profiles", "a PrivacyProfile for each teacher", profile, cure)
+        if not isinstance(mechanism, Mechanism):
+            raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
+        if mechanism.teachers not in (None, count):
+            raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
+        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
+        self.allocation, self.neighbours = allocation, neighbours
+        self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
+        self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
+        check_overlap(profiles, self.overlap)
+        self._overlap_unknown = overlap is None and count > 1
+        self.classes = None if classes is None else check_integer("classes", classes, low=2, high=2**20)
+        if self.classes is not None and mechanism.classes not in (None, self.classes):
+            raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
+        check_built_for(mechanism, self.overlap, stated=overlap is not None)
+        self.profiles = tuple(profiles)
+        self.ledger = memory_ledger() if ledger is None else ledger
+        self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
+        if delta is None:
+            promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
+            delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
+        self.delta = check_number("delta", delta, low=0, high=1)
+        terms: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta}
+        terms |= rules or {}
+        terms |= {} if allocation is None else {"allocation": allocation.to_dict()}
+        terms |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
+        self.identity = {
+            "teachers": hashlib.sha256(json.dumps(names).encode()).hexdigest(),
+            "mechanism": described(mechanism),
+            "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
+            "rules": json.dumps(terms),
+        }
+        # It holds no teacher: a ledger may be pickled to places where the teachers may not go.
+        self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
+        self._situation |= {"neighbours": neighbours, "allocation": allocation}
+        self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
+        note_noise(self.ledger, mechanism)
+        self._jury = kept_jury(self.ledger, mechanism, teachers=count)
+        self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
+        self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
+        self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
+
+    def spending_from(self, ledger: PrivacyLedger) -> PrivateLabeler:
+        """The same labeler with another ledger."""
+        same: dict[str, Any] = {"profiles": self.profiles, "delta": self.delta, **self._given}
+        same |= {"allocation": self.allocation, "neighbours": self.neighbours}
+        return PrivateLabeler(self.mechanism, teachers=self.teachers, ledger=ledger, **same)
+
+    # --- labels ---------------------------------------------------------------------------------------------------
+
+    @checked
+    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike) -> IntArray:
+        """Private labels ``(B,)`` int64 for these votes; charged and stored before they are returned.
+
+        Args:
+            keys: what identifies each of the B inputs, such as a digest or an identifier as bytes. A key that was
+                labelled before gets the same label again, free of charge, whatever its votes are now.
+            votes: ``(K, B)``: the class that teacher k prefers for input b, an integer in 0..C-1, or -1 where teacher
+                k has no vote. K counts the teachers, in the order of ``teachers``.
+
+        Raises:
+            InvalidArgument: votes of another shape or another kind, or classes outside 0..C-1; nothing was charged.
+            BudgetExceeded: the batch would cost more than the ledger's budget; nothing was charged.
+        """
+        keys = list(keys)
+        table = self._checked_votes(votes, len(keys))
+
+        def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
+            return self._counts(table[:, rows], [keys[row] for row in rows], juries)
+
+        return np.asarray(self.answer(keys, counted), dtype=np.int64)
+
+    @checked
+    def label_counts(self, keys: Sequence[bytes], counts: npt.ArrayLike) -> IntArray:
+        """As :meth:`label`, for vote counts ``(B, C)`` whose rows add up to K.
+
+        Raises:
+            InvalidArgument: counts that are no such integers; nothing was charged.
+            BudgetExceeded: as :meth:`label`.
+        """
+        keys, table = list(keys), np.asarray(counts)
+        expected = f"integers of shape ({len(keys)}, {self._class_count()})"
+        if table.dtype.kind not in "iu" or table.shape != (len(keys), self._class_count()):
+            raise InvalidArgument("counts", expected, f"{table.dtype} of shape {table.shape}")
+        table = table.astype(np.int64)
+        if (table < 0).any() or (table.sum(axis=1) != len(self.profiles)).any():
+            raise InvalidArgument("counts", f"rows that add up to {len(self.profiles)} votes", "others")
+        if self.mechanism.jury is not None:
+            raise InvalidArgument("counts", "votes of each teacher, for a mechanism with a jury", "counts of all")
+        return np.asarray(self.answer(keys, lambda rows, juries: table[list(rows)]), dtype=np.int64)
+
+    def __call__(self, inputs: Tensor) -> IntArray:
+        """Private labels ``(B,)`` int64 for these inputs; each teacher, a :class:`Voter`, is asked for the new ones.
+
+        Whatever a voter does, the others' work is not lost: the votes of one that raises an error, or that answers
+        with another shape or other classes, count as missing. :attr:`sensitive_events` names it.
+
+        Raises:
+            InvalidArgument: teachers that are only named, or inputs that are not finite numbers.
+            BudgetExceeded: the batch would cost more than the ledger's budget; no teacher was asked.
+        """
+        if len(self._voters) < len(self.profiles):
+            cure = "Pass their votes: label(keys, votes)."
+            raise InvalidArgument("teachers", "voters, to be asked for votes", "names", cure)
+        inputs = checked_inputs(inputs)
+        keys = input_digests(inputs)
+
+        self._class_count()  # where votes cannot be read, no teacher is asked
+
+        def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
+            new = inputs[list(rows)]
+            asked = [juries is None or bool(juries[:, number].any()) for number in range(len(self._voters))]
+            votes = [self._vote(number, new) if ask else np.full(len(new), MISSING) for number, ask in enumerate(asked)]
+            return self._counts(np.stack(votes), [keys[row] for row in rows], juries)
+
+        return np.asarray(self.answer(keys, counts), dtype=np.int64)
+
+    def answer(self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any]) -> Any:
+        """The labels of these keys, for callers that count votes themselves.
+
+        Args:
+            keys: what identifies each of the B inputs.
+            counts: returns the vote counts ``(rows, C)`` for the positions of the keys that are new, of the teachers
+                that are on the jury of each, ``(rows, K)``; of all teachers where that is ``None``. It is called at
+                most once, after the budget was checked.
+
+        Returns:
+            ``(B,)`` int64, or ``(B, C)`` float32 for mechanisms that release soft labels.
+
+        Raises:
+            BudgetExceeded: as :meth:`label`.
+        """
+
+        def draw(rows: Sequence[int]) -> Sequence[int | bytes]:
+            return stored_labels(self.mechanism.aggregate(counts(rows, self._juries(len(rows)))))
+
+        with self.overlap_hint():
+            return restored_labels(self.ledger.answer(keys, draw), soft=self.mechanism.shares > 1)
+
+    def _juries(self, items: int) -> BoolArray | None:
+        """Which teachers vote on each of so many new inputs, ``(items, K)``; ``None``: all of them on every one."""
+        if not isinstance(self.mechanism, NoiseFree) or self.mechanism.jury is None:
+            return None
+        votes = np.zeros((items, len(self.profiles)), dtype=np.bool_)
+        if self._jury is not None:
+            votes[:, self._jury] = True
+        else:
+            members = self.mechanism.draw_juries(teachers=len(self.profiles), items=items)
+            np.put_along_axis(votes, members, True, axis=1)
+        return votes
+
+    def check_budget(self, keys: Sequence[bytes]) -> None:
+        """Check that labels for all these keys fit in the ledger's budget. Draws and charges nothing.
+
+        Raises:
+            BudgetExceeded: the new labels would not fit.
+        """
+        with self.overlap_hint():
+            self.ledger.check(keys)
+
+    @contextmanager
+    def overlap_hint(self) -> Iterator[None]:
+        """Explain a refusal that may be due only to an overlap that was not given."""
+        try:
+            yield
+        except BudgetExceeded as error:
+            if not self._overlap_unknown:
+                raise
+            raise BudgetExceeded(
+                f"{error}. No overlap was given, so a record may be in the data of all {len(self.profiles)} teachers. "
+                "If it can be in fewer, pass overlap=...: labels then cost less"
+            ) from None
+
+    # --- votes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def sensitive_events(self) -> tuple[str, ...]:
+        """The last 1,000 times that a voter failed; for the party that runs the labeler only."""
+        return tuple(self._events)
+
+    def _class_count(self) -> int:
+        if self.mechanism.shares > 1:
+            cure = "Use PrivateMajorityEnsemble, which asks models for probabilities."
+            raise InvalidArgument("mechanism", "one that counts votes", type(self.mechanism).__name__, cure)
+        classes = self.mechanism.classes if self.classes is None else self.classes
+        if classes is None:
+            expected = f"given, because {type(self.mechanism).__name__} takes any number of them"
+            raise InvalidArgument("classes", expected, None, "The classes among the votes do not show it.")
+        return classes
+
+    def _checked_votes(self, votes: npt.ArrayLike, rows: int) -> IntArray:
+        classes, expected = self._class_count(), f"integers of shape ({len(self.profiles)}, {rows})"
+        try:
+            table = np.asarray(votes)
+        except ValueError:
+            raise InvalidArgument("votes", expected, "rows of different lengths") from None
+        if table.size == 0 and table.shape == (len(self.profiles), rows):
+            table = table.astype(np.int64)
+        if table.dtype.kind not in "iu" or table.shape != (len(self.profiles), rows):
+            cure = f"Row k holds the votes of teacher k: {len(self.profiles)} teachers, one column for each key."
+            raise InvalidArgument("votes", expected, f"{table.dtype} of shape {table.shape}", cure)
+        if table.size and (table.min() < MISSING or table.max() >= classes):
+            cure = "-1 stands for a vote that is missing."
+            raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
+        return table.astype(np.int64)
+
+    def _vote(self, number: int, inputs: Tensor) -> IntArray:
+        """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
+        try:
+            answer = np.asarray(self._voters[number].vote(inputs))
+            if answer.dtype.kind not in "iu" or answer.shape != (len(inputs),):
+                raise ValueError(f"votes of type {answer.dtype} and shape {answer.shape}, not {len(inputs)} integers")
+            if answer.size and (answer.min() < MISSING or answer.max() >= self._class_count()):
+                raise ValueError("votes for other classes")
+            return answer.astype(np.int64)
+        except InterruptedError:
+            raise
+        except Exception as error:
+            self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
+            return np.full(len(inputs), MISSING)
+
+    def _counts(self, votes: IntArray, keys: Sequence[bytes], juries: BoolArray | None) -> IntArray:
+        """Vote counts ``(B, C)``; a missing vote counts for a class that the key and the teacher's number decide."""
+        classes = self._class_count()
+        for number, row in zip(*np.nonzero(votes == MISSING), strict=True):
+            chance = hashlib.blake2b(keys[row], digest_size=8, salt=int(number).to_bytes(4, "big"))
+            votes[number, row] = int.from_bytes(chance.digest(), "big") % classes
+        read = np.ones(votes.shape, dtype=np.bool_) if juries is None else juries.T
+        return np.stack([((votes == one) & read).sum(axis=0) for one in range(classes)], axis=1)
+
+    # --- privacy --------------------------------------------------------------------------------------------------
+
+    @checked
+    def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
+        """The cost of ``labels`` labels together, at ``delta`` (default: the labeler's)."""
+        total = total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
+        return replace(total, assumptions=(*total.assumptions, *self._assumptions))
+
+    @checked
+    def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
+        """What was released, what one label and all labels cost, by which argument, under which assumptions.
+
+        The report holds no digest of the teachers' weights. A digest is an exact function of the training data, so
+        anyone who guesses the weights could confirm the guess. Only the ledger names the teachers.
+
+        Args:
+            as_dict: return a dictionary ready for JSON; ``label``, ``total`` and their ``routes`` are as in
+                :meth:`TotalPrivacy.to_dict`: an epsilon is ``None`` where nothing is proven.
+            markdown: return Markdown.
+
+        Returns:
+            Text for the person who answers for the data, or the same facts as a dictionary.
+        """
+        given = self.ledger.count
+        facts = report_as_dict(
+            self.ledger,
+            mechanism=self.mechanism,
+            profiles=self.profiles,
+            overlap=self.overlap,
+            label=self.total_privacy(labels=1),
+            total=self.total_privacy(labels=given) if given else None,
+        )
+        return facts if as_dict else report_as_text(facts, markdown=markdown)
+
+
+def memory_ledger(stacklevel: int = 4) -> PrivacyLedger:
+    """A ledger in memory for a caller who named none, with a warning."""
+    warnings.warn(_IN_MEMORY, stacklevel=stacklevel)
+    return PrivacyLedger()
+
+
+def _distinct_names(teachers: Iterable[Any]) -> list[str]:
+    names: list[str] = []
+    for number, teacher in enumerate(teachers):
+        name = teacher if isinstance(teacher, str) else getattr(teacher, "digest", None)
+        if not isinstance(name, str) or not name:
+            expected = "a name or digest, or a voter with a digest, for each teacher"
+            raise InvalidArgument("teachers", expected, f"{type(teacher).__name__} for teacher {number}")
+        if name in names:
+            cure = "One teacher that votes several times would be charged as several."
+            raise InvalidArgument("teachers", "different ones", f"{number} and {names.index(name)} alike", cure)
+        names.append(name)
+    return names
+
+
+def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
+    return total_privacy(labels=labels, **situation).guarantee
+
+
+_VOTES = (
+    "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
+    "Whether a vote is missing does not depend on private records. The party that runs the labeler sees the votes."
+)
+
+_IN_MEMORY = (
+    "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "
+    "them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
+)

@@ -1,0 +1,188 @@
+"""Votes that come from anywhere become labels at the same price, by the same ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import nn
+
+import darrm_torch as dt
+
+PROMISE = dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5))
+
+
+def labeler(count: int = 3, **how: Any) -> dt.PrivateLabeler:
+    names = [f"site {number}" for number in range(count)]
+    terms = {"teachers": names, "profiles": [PROMISE] * count, "overlap": 1, "classes": 2, "ledger": dt.PrivacyLedger()}
+    return dt.PrivateLabeler(**{"mechanism": dt.NoiseFreeMajority(), **terms, **how})  # type: ignore[arg-type]
+
+
+class Site:
+    """A voter with a fixed answer, or an error."""
+
+    def __init__(self, digest: str, answer: Any) -> None:
+        self.digest, self.answer, self.asked = digest, answer, 0
+
+    def vote(self, inputs: torch.Tensor) -> Any:
+        self.asked += len(inputs)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer(inputs) if callable(self.answer) else self.answer
+
+
+def test_labels_of_votes_are_charged_once_and_kept() -> None:
+    mine = labeler()
+    votes = [[0, 1, 1], [1, 1, 0], [0, 1, 0]]
+    assert mine.label([b"a", b"b", b"c"], votes).tolist() == [0, 1, 0]
+    assert mine.ledger.count == 3
+    assert mine.label([b"b"], [[0], [0], [0]]).tolist() == [1]
+    assert mine.ledger.count == 3
+
+
+def test_the_price_is_that_of_an_ensemble_with_the_same_promises() -> None:
+    ensemble = dt.PrivateMajorityEnsemble(
+        [nn.Linear(4, 2) for _ in range(3)],
+        dt.NoiseFreeMajority(),
+        profiles=[PROMISE] * 3,
+        overlap=1,
+        ledger=dt.PrivacyLedger(),
+    )
+    for count in (1, 7, 1000):
+        mine, theirs = labeler().total_privacy(labels=count), ensemble.total_privacy(labels=count)
+        assert (mine.guarantee, mine.routes) == (theirs.guarantee, theirs.routes)
+        assert mine.assumptions[:-1] == theirs.assumptions
+        assert mine.assumptions[-1].startswith("Origin of the votes")
+    facts, others = labeler().privacy_report(as_dict=True), ensemble.privacy_report(as_dict=True)
+    assert facts.keys() == others.keys()
+    assert facts["assumptions"][:-1] == others["assumptions"]
+
+
+def test_the_ledger_is_bound_to_teachers_promises_rules_and_mechanism() -> None:
+    ledger = dt.PrivacyLedger()
+    labeler(ledger=ledger)
+    labeler(ledger=ledger)
+    others: list[dict[str, Any]] = [
+        {"teachers": ["site 0", "site 1", "another"]},
+        {"profiles": [PROMISE, PROMISE, dt.PrivacyProfile.non_private()]},
+        {"overlap": 2},
+        {"classes": 3},
+        {"rules": {"names": ["cat", "dog"]}},
+        {"mechanism": dt.GNMax(sigma=3.0)},
+    ]
+    for other in others:
+        with pytest.raises(dt.LedgerError, match="belongs to another ensemble"):
+            labeler(ledger=ledger, **other)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"teachers": []}, "the number of teachers"),
+        ({"teachers": ["a", "b", "a"]}, "teachers must be different ones, got '2 and 0 alike'"),
+        ({"teachers": ["a", "b", ""]}, "for each teacher, got 'str for teacher 2'"),
+        ({"teachers": ["a", "b", object()]}, "a name or digest, or a voter with a digest"),
+        ({"profiles": [PROMISE]}, "one for each of the 3 teachers"),
+        ({"overlap": 4}, "overlap"),
+        ({"classes": 1}, "classes"),
+        ({"mechanism": dt.NoiseFreeMajority(teachers=4)}, "built for 3 teachers, got 'one for 4'"),
+        ({"mechanism": dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1)), "classes": 3}, "2 of them"),
+    ],
+)
+def test_contradictions_are_refused(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(dt.InvalidArgument, match=message):
+        labeler(**how)
+
+
+@pytest.mark.parametrize(
+    ("votes", "message"),
+    [
+        ([[0], [1]], r"integers of shape \(3, 1\)"),
+        ([[0, 1], [1, 1], [0, 0]], r"integers of shape \(3, 1\)"),
+        ([[0], [1], [2]], r"classes in 0\.\.1, or -1"),
+        ([[0], [1], [-2]], r"classes in 0\.\.1, or -1"),
+        ([[0.0], [1.0], [1.0]], "float64"),
+        ([[0], [1, 1], [0]], "different lengths"),
+        ([["cat"], ["dog"], ["cat"]], "<U3"),
+        ([[True], [False], [True]], "bool"),
+        (None, "integers"),
+    ],
+)
+def test_votes_that_are_none_cost_nothing(votes: Any, message: str) -> None:
+    mine = labeler()
+    with pytest.raises(dt.InvalidArgument, match=message):
+        mine.label([b"a"], votes)
+    assert mine.ledger.count == 0
+
+
+def test_the_number_of_classes_is_never_read_from_the_votes() -> None:
+    with pytest.raises(dt.InvalidArgument, match="classes must be given"):
+        labeler(classes=None).label([b"a"], [[0], [1], [0]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenCounts(dt.NoiseFreeMajority):
+    """Its "label" is the row of counts, in base 6."""
+
+    def _draw(self, counts: Any) -> Any:
+        return counts @ np.array([1, 6, 36])
+
+
+@given(st.lists(st.lists(st.integers(-1, 2), min_size=5, max_size=5), min_size=1, max_size=4))
+def test_a_missing_vote_is_a_function_of_key_and_teacher_only(rows: list[list[int]]) -> None:
+    """So the law of a label is the mechanism's for these votes, whatever else is in the batch."""
+    votes, keys = np.array(rows).T, [f"{number}".encode() for number in range(len(rows))]
+    how: dict[str, Any] = {"classes": 3, "mechanism": WrittenCounts()}
+    together = labeler(5, **how).label(keys, votes)
+    alone = [labeler(5, **how).label([key], votes[:, [row]])[0] for row, key in enumerate(keys)]
+    assert together.tolist() == alone
+    for row, label in zip(rows, together.tolist(), strict=True):
+        counts = np.array([label % 6, label // 6 % 6, label // 36])
+        assert counts.sum() == 5
+        assert (counts >= np.bincount([vote for vote in row if vote >= 0], minlength=3)).all()
+    assert (votes == np.array(rows).T).all()  # the caller's array is not changed
+
+
+def test_missing_votes_are_spread_over_the_classes() -> None:
+    """False alarm below 1e-6: each class has 3,000 expected votes of 9,000, standard deviation 45."""
+    one = labeler(1, classes=3)
+    labels = one.label([str(number).encode() for number in range(9000)], np.full((1, 9000), -1))
+    assert (abs(np.bincount(labels, minlength=3) - 3000) < 5 * 45).all()
+
+
+def test_voters_are_asked_for_new_inputs_only() -> None:
+    sites = [Site(str(number), lambda inputs: (inputs[:, 0] > 0).long().numpy()) for number in range(3)]
+    mine = labeler(teachers=sites)
+    inputs = torch.tensor([[1.0], [-1.0], [1.0]])
+    assert mine(inputs).tolist() == [1, 0, 1]
+    assert mine(torch.cat([inputs, torch.tensor([[2.0]])])).tolist() == [1, 0, 1, 1]
+    assert [site.asked for site in sites] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "answer", [ValueError("down"), np.zeros(7, int), np.zeros(2), np.array([0, 5]), "nonsense", None, [[0, 0]]]
+)
+def test_a_voter_that_fails_is_named_to_the_owner_only(answer: Any) -> None:
+    sites = [Site(str(number), [1, 1]) for number in range(4)]
+    mine = labeler(5, teachers=[*sites, Site("4", answer)])
+    assert mine(torch.rand(2, 3)).tolist() == [1, 1]
+    assert mine.ledger.count == 2
+    (event,) = mine.sensitive_events
+    assert event.startswith("teacher 4 failed")
+    assert "failed" not in mine.privacy_report()
+
+
+def test_no_voter_is_asked_over_the_budget() -> None:
+    sites = [Site(str(number), [0, 0]) for number in range(3)]
+    mine = labeler(teachers=sites, ledger=dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=0.1)))
+    with pytest.raises(dt.BudgetExceeded):
+        mine(torch.rand(2, 3))
+    assert not any(site.asked for site in sites)
+    with pytest.raises(dt.InvalidArgument, match="finite"):
+        mine(torch.full((2, 3), torch.nan))
+    with pytest.raises(dt.InvalidArgument, match=r"label\(keys, votes\)"):
+        labeler()(torch.rand(2, 3))
