@@ -113,7 +113,8 @@ def study(
 ) -> dict[str, dict[str, dict[str, list[float]]]]:
     """The accuracies of labels and student, one per seed, for each kind of student and source of labels."""
     stored = json.loads((folder / "settings.json").read_text())
-    settings = experiment.Settings(training=dt.TrainingSettings(**stored.pop("training")), **stored)
+    training = {name: dt.TrainingSettings(**stored.pop(name)) for name in ("training", "one_model")}
+    settings = experiment.Settings(**training, **stored)
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
     private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
     home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged

@@ -200,6 +200,9 @@ def train_teacher(
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    for part in model.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]  # the same results; Opacus' hooks cannot be with it
     random = SecureRandom() if secure else None
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)

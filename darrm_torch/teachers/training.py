@@ -265,8 +265,12 @@ def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Mod
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", "as long as inputs", "another length")
     if len(labels):
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            outputs = build_model().eval()(inputs[:1]).shape[-1]
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                outputs = build_model().eval()(torch.zeros_like(inputs[:1])).shape[-1]  # shows no record in an error
+        except Exception as error:  # the user's own network, or inputs that it does not take
+            got, cure = f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}", f"{type(error).__name__}: {error!s:.160}"
+            raise InvalidArgument("inputs", "what the network of build_model takes", got, cure) from None
         first, last = (int(one) for one in torch.aminmax(labels))
         if first < 0 or last >= outputs:
             cure = "Labels count from 0; give the network an output for each class."
