@@ -183,18 +183,19 @@ def _fewer_runs(dp_sgd: DpSgd) -> DpSgd:
     DP-SGD is monotone in both (:meth:`PrivacyProfile.weakest`). Fewer runs stay as they are, up to a noise so large
     that its square would not be a number.
     """
-    dp_sgd = tuple((min(noise, _LARGEST_NOISE), rate, steps) for noise, rate, steps in dp_sgd)
-    digits, runs = 2.0**12, dict[tuple[float, float], int]()
+    dp_sgd = tuple((min(noise, _LARGEST_NOISE), *rest) for noise, *rest in dp_sgd)  # type: ignore[misc]
+    digits, runs = 2.0**12, dict[tuple[float, float, int], int]()
     while len(dp_sgd) > _MOST_RUNS and (not runs or len(runs) > _MOST_RUNS):
         runs = {}
-        for noise, rate, steps in dp_sgd:
+        for noise, rate, steps, records in map(run_parts, dp_sgd):
             weaker = (
                 min(noise, 2.0 ** (math.floor(math.log2(noise) * digits) / digits)),
                 min(1.0, max(rate, 2.0 ** (math.ceil(math.log2(rate) * digits) / digits))),
+                records,
             )
             runs[weaker] = runs.get(weaker, 0) + steps
         digits /= 2
-    return tuple((*run, steps) for run, steps in sorted(runs.items())) if runs else dp_sgd
+    return tuple((noise, rate, runs[noise, rate, g], g) for noise, rate, g in sorted(runs)) if runs else dp_sgd
 
 
 def _composed_size(pmf: Any, count: int) -> int:
@@ -236,7 +237,7 @@ def _renyi_epsilon(dp_sgd: DpSgd, delta: float) -> float:
     """Epsilon by the Renyi accountant of `dp_accounting`: looser, but rounding errors do not hide a tiny delta."""
     if delta >= 1.0:
         return 0.0
-    if any(len(run) == 4 for run in dp_sgd):
+    if any(run_parts(run)[3] > 1 for run in dp_sgd):
         return math.inf  # it knows units of one record only
     epsilon = float(_renyi_accountant(dp_sgd).get_epsilon(delta))
     # The divergence of a step is the logarithm of a number near 1 with an error of about 1e-15. If it is smaller than

@@ -34,6 +34,7 @@ __all__ = [
 
 Neighbours = Literal["add/remove", "replace-one"]
 MOST_RECORDS = 1000
+_TABLE = 2**21  # numbers held at once
 _TAIL = 1e-20  # probability of more records in a batch that may count as all of them
 
 
@@ -133,6 +134,13 @@ class GroupLoss:
 
     def where(self, losses: npt.NDArray[np.floating[Any]]) -> FloatArray:
         """The x at which the loss is ``losses``; -inf at and below the smallest one."""
+        return np.concatenate([self._where(part) for part in self._parts(losses)])
+
+    def _parts(self, losses: npt.NDArray[np.floating[Any]]) -> list[npt.NDArray[np.floating[Any]]]:
+        """Parts whose tables of all counts fit in memory."""
+        return np.array_split(losses, max(1, math.ceil(len(losses) * len(self.counts) / _TABLE)))
+
+    def _where(self, losses: npt.NDArray[np.floating[Any]]) -> FloatArray:
         present = self.counts > 0
         counts, logs = self.counts[present], np.log(self.chances[present])
         # e^loss - chances[0] is a sum of exponentials whose logarithm is convex and at least linear in x: from the
@@ -157,6 +165,9 @@ class GroupLoss:
 
     def curve(self, epsilons: npt.NDArray[np.floating[Any]], added: bool) -> FloatArray:
         """The exact deltas at ``epsilons``, for a unit that is added or removed, up to a few units of rounding."""
+        return np.concatenate([self._curve(part, added) for part in self._parts(epsilons)])
+
+    def _curve(self, epsilons: npt.NDArray[np.floating[Any]], added: bool) -> FloatArray:
         x = self.where(-epsilons if added else epsilons)
         sign = 1.0 if added else -1.0  # the event is z <= x, or z >= x
         with np.errstate(over="ignore"):
