@@ -28,7 +28,7 @@ __all__ = [
 # Options of any command that name a file to read, and those that name a file to write.
 _READ = (
     *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
-    *("labels", "test_inputs", "test_labels"),
+    *("labels", "test_inputs", "test_labels", "votes"),
 )
 _WRITTEN = ("ledger", "out", "plot")
 

@@ -12,12 +12,14 @@ from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from .files import check_ending, given_files, read_tensor, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
-from .parser import Command, one_of, option_names, typed
+from .parser import Command, UsageError, one_of, option_names, typed
 from .promises import add_accept, naming
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
+from .votes import OF_VOTES, Votes, add_arguments
 
 if TYPE_CHECKING:
+    from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
     from ..mechanisms.base import Mechanism
     from ..planning.ranking import Plan
@@ -28,11 +30,10 @@ __all__ = ["COMMAND", "options_for"]
 def _add_arguments(parser: Any) -> None:
     from ..planning.families import FAMILIES
 
-    parser.add_argument("--inputs", required=True, metavar="FILE", help=".npy, .npz or .pt: what to label, (N, ...)")
+    parser.add_argument("--inputs", metavar="FILE", help=".npy, .npz or .pt: what to label, (N, ...)")
     parser.add_argument(
         "--models",
         nargs="+",
-        required=True,
         metavar="FILE",
         help="TorchScript files; or weights, with --build; or one folder of teacher-*.pt",
     )
@@ -57,6 +58,7 @@ def _add_arguments(parser: Any) -> None:
     noise.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="or: what one label may cost")
     noise.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="or: what all may cost together")
     noise.add_argument("--labels", type=int, metavar="Q", help="how many all are (default: the inputs)")
+    add_arguments(parser)
     teachers = parser.add_argument_group("what the teachers promise")
     teachers.add_argument(
         "--accountants",
@@ -96,9 +98,6 @@ def options_for(answer: Plan) -> str | None:
 
 
 def _run(chosen: Any) -> int:
-    import torch
-
-    from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
 
     check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
@@ -117,53 +116,30 @@ def _run(chosen: Any) -> int:
     if ledger is not None:
         ledger = with_budget(ledger, budget, option)
         budget = ledger.budget
-    inputs = read_tensor("--inputs", chosen.inputs)
+    source = _Models(chosen) if chosen.votes is None else Votes(chosen)
     if chosen.total_target and chosen.labels is None:
-        chosen.labels = len(inputs)
-    files, models = given_files("--models", chosen.models), []
-    with progress(len(files), "models") as bar:
-        for file in files:
-            models.append(load_model(file, chosen.build))
-            bar.update()
-    classes = competing(models[0], inputs, chosen.classes)
+        chosen.labels = source.inputs
     # First with a ledger in memory: what is refused leaves no new file behind.
     with search_progress() as on_progress:
-        ensemble = _ensemble(chosen, files, models, classes, strength, PrivacyLedger(":memory:", budget), on_progress)
-
-    def spending_from(ledger: PrivacyLedger) -> Any:
-        return PrivateMajorityEnsemble(
-            models,
-            ensemble.mechanism,
-            profiles=ensemble.profiles,
-            overlap=chosen.overlap,
-            classes=ensemble.classes,
-            ledger=ledger,
-            delta=ensemble.delta,
-        )
-
+        ensemble: Any = source.build(strength, PrivacyLedger(":memory:", budget), on_progress)
     if ledger is not None:
         check_kept(ledger, ensemble)
-        ensemble = spending_from(ledger)
+        ensemble = source.spending_from(ensemble, ledger)
     with whole("--out", chosen.out) as beside:
-        batches = inputs.split(chosen.batch_size)
         try:
             with progress(None, "budget"):
-                ensemble.check_budget(batches)
+                source.check_budget(ensemble)
         except BudgetExceeded as error:
             raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
-        agreement = _expected_agreement(ensemble.mechanism, len(models), classes)
+        agreement = _expected_agreement(ensemble.mechanism, source.teachers, source.classes)
         if not chosen.json:
-            _tell(ensemble, agreement, classes)
+            _tell(ensemble, agreement, source.classes)
         if ledger is None:
-            ensemble = spending_from(PrivacyLedger(chosen.ledger, budget))
+            ensemble = source.spending_from(ensemble, PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
         keep(chosen, ensemble.ledger)
-        labels = []
-        with progress(len(inputs), "labels") as bar:
-            for batch in batches:
-                labels.append(ensemble(batch))
-                bar.update(len(batch))
-        write_labels(beside, torch.cat(labels))
+        with progress(source.inputs, "labels") as bar:
+            source.release(ensemble, beside, bar.update)
     if chosen.json:
         print_json({**ensemble.privacy_report(as_dict=True), "expected_agreement": agreement})
     else:
@@ -216,73 +192,119 @@ _STRONG = ("allowance", "sigma", "epsilon")
 # --- teachers and noise -----------------------------------------------------------------------------------------------
 
 
-def _ensemble(
-    chosen: Any,
-    files: list[Path],
-    models: list[Any],
-    classes: int,
-    strength: dict[str, Any],
-    ledger: PrivacyLedger,
-    on_progress: Callable[[float], None],
-) -> Any:
-    """The teachers and the noise that were asked for."""
-    from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..planning.families import FAMILIES, strongest_mechanism
-    from ..teachers.reading import read_teachers
+class _Models:
+    """The networks and the inputs that the options name, and the labels that they become."""
 
-    kind = chosen.mechanism
-    accountants: list[Path] | None = None
-    if chosen.accountants is not None:
-        accountants = given_files("--accountants", chosen.accountants)
-        if len(accountants) != len(models):
-            raise InvalidArgument("--accountants", f"one for each of {len(models)} models", len(accountants))
-    elif FAMILIES[kind].rests_on == "teachers":
-        if chosen.build is None:
-            raise InvalidArgument("--accountants", "given with TorchScript models", None, "They hold no accountant.")
-        accountants = files
-    where = "--models" if chosen.accountants is None else "--accountants"
-    if kind in ("darrm", "darrm-point"):
-        assert accountants is not None
-        if classes > 2:
-            cure = "Choose two with --classes, or another mechanism, such as self-bounding."
-            raise InvalidArgument(f"--mechanism {kind}", "used with two classes", classes, cure)
-        with naming(where):
-            return PrivateMajorityEnsemble.from_opacus(
-                models,
-                accountants,
-                delta=chosen.delta,
-                allowance=strength.get("allowance"),
-                target=strength.get("label_target"),
-                overlap=chosen.overlap,
-                teacher_promise="profile" if kind == "darrm" else "point",
-                classes=chosen.classes,
-                ledger=ledger,
-                accept=chosen.accept,
-                on_progress=on_progress,
-            )
-    profiles = None
-    if accountants is not None:
-        with naming(where):
-            profiles = read_teachers(accountants, modules=models, delta=chosen.delta, accept=chosen.accept)
-    mechanism = strongest_mechanism(
-        kind,
-        teachers=len(models),
-        classes=classes,
-        teacher=profiles,
-        overlap=chosen.overlap,
-        labels=1 if chosen.labels is None else chosen.labels,
-        **strength,
-    )
-    promise = ledger.budget or strength.get("label_target")
-    return PrivateMajorityEnsemble(
-        models,
-        mechanism,
-        profiles=profiles,
-        overlap=chosen.overlap,
-        classes=chosen.classes,
-        ledger=ledger,
-        delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
-    )
+    def __init__(self, chosen: Any) -> None:
+        missing = [name for name in ("inputs", "models") if getattr(chosen, name) is None]
+        given = [name for name in OF_VOTES if getattr(chosen, name) not in (None, [])]
+        if missing:
+            raise UsageError(f"the following arguments are required: {option_names(missing)}; or --votes")
+        if given:
+            raise InvalidArgument(option_names(given), "used with --votes", "--models")
+        self._chosen, self._inputs = chosen, read_tensor("--inputs", chosen.inputs)
+        self.files, self._models = given_files("--models", chosen.models), list[Any]()
+        with progress(len(self.files), "models") as bar:
+            for file in self.files:
+                self._models.append(load_model(file, chosen.build))
+                bar.update()
+        self.teachers, self.inputs = len(self._models), len(self._inputs)
+        self.classes = competing(self._models[0], self._inputs, chosen.classes)
+
+    def spending_from(self, ensemble: PrivateMajorityEnsemble, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:
+        """The same ensemble with another ledger."""
+        from ..labels.ensemble import PrivateMajorityEnsemble
+
+        return PrivateMajorityEnsemble(
+            self._models,
+            ensemble.mechanism,
+            profiles=ensemble.profiles,
+            overlap=self._chosen.overlap,
+            classes=ensemble.classes,
+            ledger=ledger,
+            delta=ensemble.delta,
+        )
+
+    def check_budget(self, ensemble: PrivateMajorityEnsemble) -> None:
+        """Check that all inputs fit in the budget."""
+        ensemble.check_budget(self._batches())
+
+    def release(self, ensemble: PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
+        """Buy the labels batch by batch, and write them."""
+        import torch
+
+        labels = []
+        for batch in self._batches():
+            labels.append(ensemble(batch))
+            advance(len(batch))
+        write_labels(file, torch.cat(labels))
+
+    def _batches(self) -> Any:
+        return self._inputs.split(self._chosen.batch_size)
+
+    def build(
+        self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]
+    ) -> PrivateMajorityEnsemble:
+        """The teachers and the noise that the options ask for."""
+        from ..labels.ensemble import PrivateMajorityEnsemble
+        from ..planning.families import FAMILIES, strongest_mechanism
+        from ..teachers.reading import read_teachers
+
+        chosen = self._chosen
+        kind = chosen.mechanism
+        accountants: list[Path] | None = None
+        if chosen.accountants is not None:
+            accountants = given_files("--accountants", chosen.accountants)
+            if len(accountants) != self.teachers:
+                raise InvalidArgument("--accountants", f"one for each of {self.teachers} models", len(accountants))
+        elif FAMILIES[kind].rests_on == "teachers":
+            if chosen.build is None:
+                cure = "They hold no accountant."
+                raise InvalidArgument("--accountants", "given with TorchScript models", None, cure)
+            accountants = self.files
+        where = "--models" if chosen.accountants is None else "--accountants"
+        if kind in ("darrm", "darrm-point"):
+            assert accountants is not None
+            if self.classes > 2:
+                cure = "Choose two with --classes, or another mechanism, such as self-bounding."
+                raise InvalidArgument(f"--mechanism {kind}", "used with two classes", self.classes, cure)
+            with naming(where):
+                return PrivateMajorityEnsemble.from_opacus(
+                    self._models,
+                    accountants,
+                    delta=chosen.delta,
+                    allowance=strength.get("allowance"),
+                    target=strength.get("label_target"),
+                    overlap=chosen.overlap,
+                    teacher_promise="profile" if kind == "darrm" else "point",
+                    classes=chosen.classes,
+                    ledger=ledger,
+                    accept=chosen.accept,
+                    on_progress=on_progress,
+                )
+        profiles = None
+        if accountants is not None:
+            with naming(where):
+                profiles = read_teachers(accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept)
+        mechanism = strongest_mechanism(
+            kind,
+            teachers=self.teachers,
+            classes=self.classes,
+            teacher=profiles,
+            overlap=chosen.overlap,
+            labels=1 if chosen.labels is None else chosen.labels,
+            **strength,
+        )
+        promise = ledger.budget or strength.get("label_target")
+        return PrivateMajorityEnsemble(
+            self._models,
+            mechanism,
+            profiles=profiles,
+            overlap=chosen.overlap,
+            classes=chosen.classes,
+            ledger=ledger,
+            delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
+        )
 
 
 def _strength(chosen: Any) -> dict[str, Any]:

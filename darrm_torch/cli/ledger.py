@@ -16,6 +16,7 @@ from .values import read_guarantee
 
 if TYPE_CHECKING:
     from ..labels.ensemble import PrivateMajorityEnsemble
+    from ..labels.labeler import PrivateLabeler
     from ..labels.ledger import PrivacyLedger
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -98,7 +99,7 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
     if not mechanism["secure"] or not needed <= known.keys():  # noise functions and tables are not in the file
         return None
     asked, rebuilt = json.loads(rules), kind(**{name: known[name] for name in needed})
-    if rebuilt.guarantee() is None:
+    if rebuilt.guarantee(delta=asked["delta"]) is None:
         return None
 
     def cost(labels: int) -> PrivacyGuarantee:
@@ -160,12 +161,12 @@ def with_budget(ledger: PrivacyLedger, budget: PrivacyGuarantee | None, option: 
     return ledger
 
 
-def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble) -> None:
+def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble | PrivateLabeler) -> None:
     """Check that the ledger belongs to these teachers, this noise and these rules."""
     from ..labels.kept import described, kept_mechanism
 
     mechanism = kept_mechanism(ledger, ensemble.mechanism)  # it may have been solved on another machine
-    names = ledger.differences(ensemble.get_extra_state() | {"mechanism": described(mechanism)})
+    names = ledger.differences(ensemble.identity | {"mechanism": described(mechanism)})
     different = [_DIFFERENT.get(name, name) for name in names]
     if different:
         raise LedgerError(
@@ -175,7 +176,7 @@ def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble) -> None
 
 
 _DIFFERENT = {
-    "teachers": "other networks, or to the same in another order (--models)",
+    "teachers": "other teachers, or to the same in another order (--models, --votes, --accountants)",
     "promises": "teachers with other guarantees (--accountants)",
     "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --overlap, --delta)",
     "rules": "other rules (--overlap, --classes, --delta, a target)",

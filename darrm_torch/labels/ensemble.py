@@ -260,6 +260,11 @@ class PrivateMajorityEnsemble(nn.Module):
         """The noise function; ``None`` for mechanisms without one."""
         return getattr(self.mechanism, "noise", None)
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """The teachers, mechanism, promises and rules that the ledger is bound to."""
+        return dict(self._labeler.identity)
+
     def train(self, mode: bool = True) -> PrivateMajorityEnsemble:
         """Keep the teachers in eval mode: with dropout a vote would be random."""
         return self
@@ -340,7 +345,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     def get_extra_state(self) -> dict[str, str]:
         """The teachers, mechanism, promises and rules that a ``state_dict`` belongs to."""
-        return dict(self._labeler.identity)
+        return self.identity
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Torch reports a missing extra state only after it has loaded the weights, and not at all if not strict.
@@ -355,7 +360,7 @@ class PrivateMajorityEnsemble(nn.Module):
     @checked
     def set_extra_state(self, state: dict[str, str]) -> None:
         """Refuse weights that do not belong to the profiles, the noise and the ledger of this ensemble."""
-        different = [name for name, value in self._labeler.identity.items() if state.get(name) != value]
+        different = [name for name, value in self.identity.items() if state.get(name) != value]
         if different:
             raise UnprovenPrivacy(
                 f"this state_dict belongs to another ensemble (different {', '.join(different)}). {_OTHERS}"

@@ -119,6 +119,7 @@ class PrivateLabeler:
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
+        self._given = {"overlap": overlap, "classes": classes, "rules": rules}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
@@ -148,8 +149,14 @@ class PrivateLabeler:
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
         self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
         note_noise(self.ledger, mechanism)
+        self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
         self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
-        self._events: deque[str] = deque(maxlen=1000)
+
+    def spending_from(self, ledger: PrivacyLedger) -> PrivateLabeler:
+        """The same labeler with another ledger."""
+        same: dict[str, Any] = {"profiles": self.profiles, "delta": self.delta, **self._given}
+        same |= {"allocation": self.allocation, "neighbours": self.neighbours}
+        return PrivateLabeler(self.mechanism, teachers=self.teachers, ledger=ledger, **same)
 
     # --- labels ---------------------------------------------------------------------------------------------------
 
@@ -170,6 +177,23 @@ class PrivateLabeler:
         keys = list(keys)
         table = self._checked_votes(votes, len(keys))
         return np.array(self.answer(keys, lambda rows: self._counts(table[:, rows], [keys[row] for row in rows])))
+
+    @checked
+    def label_counts(self, keys: Sequence[bytes], counts: npt.ArrayLike) -> IntArray:
+        """As :meth:`label`, for vote counts ``(B, C)`` whose rows add up to K.
+
+        Raises:
+            InvalidArgument: counts that are no such integers; nothing was charged.
+            BudgetExceeded: as :meth:`label`.
+        """
+        keys, table = list(keys), np.asarray(counts)
+        expected = f"integers of shape ({len(keys)}, {self._class_count()})"
+        if table.dtype.kind not in "iu" or table.shape != (len(keys), self._class_count()):
+            raise InvalidArgument("counts", expected, f"{table.dtype} of shape {table.shape}")
+        table = table.astype(np.int64)
+        if (table < 0).any() or (table.sum(axis=1) != len(self.profiles)).any():
+            raise InvalidArgument("counts", f"rows that add up to {len(self.profiles)} votes", "others")
+        return np.array(self.answer(keys, lambda rows: table[list(rows)]))
 
     def __call__(self, inputs: Tensor) -> IntArray:
         """Private labels ``(B,)`` int64 for these inputs; each teacher, a :class:`Voter`, is asked for the new ones.

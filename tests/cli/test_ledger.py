@@ -59,7 +59,9 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
 ) -> None:
     said(capsys, *LABEL, "--budget", "99,1e-2")
     others = [*LABEL[:4], MODELS[1], MODELS[0], *LABEL[6:]]
-    assert "belongs to other networks, or to the same in another order (--models)." in said(capsys, *others, status=2)
+    assert "belongs to other teachers, or to the same in another order (--models, --votes, --accountants)." in said(
+        capsys, *others, status=2
+    )
     fewer = said(capsys, *LABEL, "--budget", "9,1e-2", status=2)
     assert "--budget must be left out, or (99, 0.01)-DP, as in the ledger, got '(9, 0.01)-DP'" in fewer
     said(capsys, *LABEL, "--ledger", "free.ledger")

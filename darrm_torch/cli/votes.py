@@ -1,0 +1,160 @@
+"""``darrm label --votes``: labels for votes in a file, where the teachers' networks cannot be had."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument
+from .files import check_ending, given_files
+from .parser import option_name, option_names
+from .promises import naming
+from .values import guarantee, read_guarantee
+
+if TYPE_CHECKING:
+    from ..labels.labeler import PrivateLabeler
+    from ..labels.ledger import PrivacyLedger
+
+__all__ = ["OF_VOTES", "Votes", "add_arguments"]
+
+_OF_MODELS = ("inputs", "models", "build", "classes")
+OF_VOTES = ("teachers", "class_names", "class_count", "layout", "keys", "header", "missing", "array", "teacher")
+_LAYOUTS = ("inputs-by-teachers", "teachers-by-inputs", "counts")
+
+
+def add_arguments(parser: Any) -> None:
+    """The options about votes."""
+    votes = parser.add_argument_group("votes instead of --models and --inputs")
+    votes.add_argument(
+        "--votes", metavar="FILE", help=".csv, .tsv (also .gz), .npy, .npz, .parquet, or a folder of Parquet files"
+    )
+    votes.add_argument("--teachers", type=int, metavar="K", help="number of teachers (default: the --accountants)")
+    votes.add_argument("--class-names", nargs="+", metavar="C", help="classes as in the file, in the labels' order")
+    votes.add_argument("--class-count", type=int, metavar="C", help="or: how many classes, written as 0..C-1")
+    votes.add_argument("--layout", choices=_LAYOUTS, help="what a line and a column are, where several fit")
+    votes.add_argument("--keys", metavar="COLUMN", help="name or position of what identifies an input (default: line)")
+    votes.add_argument("--header", choices=("yes", "no"), help="whether the first line holds names, if it may be votes")
+    votes.add_argument("--missing", nargs="+", default=[], metavar="V", help='missing votes, such as -1; "nan": empty')
+    votes.add_argument("--array", metavar="NAME", help="the array of an .npz file with several")
+    votes.add_argument("--teacher", type=guarantee, metavar="EPS,DELTA", help="guarantee of each teacher")
+
+
+class Votes:
+    """The votes that the options name, and the labels that they become."""
+
+    def __init__(self, chosen: Any) -> None:
+        from ..labels.vote_files import VoteFile
+
+        given = [name for name in _OF_MODELS if getattr(chosen, name) is not None]
+        if given:
+            raise InvalidArgument("--votes", "given without options about models", option_names(given))
+        check_ending("--out", chosen.out, ".csv", ".npy")
+        self.accountants = None if chosen.accountants is None else given_files("--accountants", chosen.accountants)
+        if self.accountants is not None and chosen.teacher is not None:
+            raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher)
+        count = len(self.accountants) if chosen.teachers is None and self.accountants is not None else chosen.teachers
+        if count is None:
+            raise InvalidArgument(
+                "--teachers", "given with --votes", None, "The file does not show which lines they are."
+            )
+        if (chosen.class_names is None) == (chosen.class_count is None):
+            cure = "The classes that occur among the votes are private, so they are not read from the file."
+            raise InvalidArgument("--class-names", "given, or else --class-count", "both or neither", cure)
+        self._chosen = chosen
+        try:
+            self.file = VoteFile(
+                chosen.votes,
+                teachers=count,
+                classes=chosen.class_names or chosen.class_count,
+                layout=chosen.layout,
+                keys=chosen.keys,
+                header=None if chosen.header is None else chosen.header == "yes",
+                missing=chosen.missing,
+                array=chosen.array,
+            )
+        except InvalidArgument as error:
+            names = {"path": "--votes", "classes": "--class-names"}
+            name = names.get(error.name, option_name(error.name))
+            raise InvalidArgument(name, error.expected, error.got, error.cure) from None
+        self.teachers, self.classes, self.inputs = count, len(self.file.classes), len(self.file)
+
+    def build(
+        self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]
+    ) -> PrivateLabeler:
+        """The labeler that the options ask for."""
+        from ..labels.labeler import PrivateLabeler
+        from ..planning.families import FAMILIES, strongest_mechanism
+        from ..privacy.profiles import PrivacyProfile
+        from ..teachers.reading import read_teachers
+
+        chosen, names, profiles = self._chosen, list(self.file.names), None
+        if self.accountants is not None:
+            with naming("--accountants"):
+                profiles = read_teachers(
+                    self.accountants, overlap=chosen.overlap, delta=chosen.delta, accept=chosen.accept
+                )
+            digests = [profile.reading.digest for profile in profiles if profile.reading is not None]
+            names = [digest or name for digest, name in zip(digests, names, strict=True)]
+        elif chosen.teacher is not None:
+            profiles = (PrivacyProfile.from_guarantee(read_guarantee(chosen.teacher)),) * self.teachers
+        elif FAMILIES[chosen.mechanism].rests_on == "teachers":
+            expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
+            raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
+        mechanism = strongest_mechanism(
+            chosen.mechanism,
+            teachers=self.teachers,
+            classes=self.classes,
+            teacher=profiles,
+            overlap=chosen.overlap,
+            labels=1 if chosen.labels is None else chosen.labels,
+            **strength,
+        )
+        promise = ledger.budget or strength.get("label_target")
+        return PrivateLabeler(
+            mechanism,
+            teachers=names,
+            profiles=profiles,
+            overlap=chosen.overlap,
+            classes=self.classes,
+            ledger=ledger,
+            delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
+            rules={"names": self.file.classes, "keys": chosen.keys},
+        )
+
+    def spending_from(self, labeler: PrivateLabeler, ledger: PrivacyLedger) -> PrivateLabeler:
+        """The same labeler with another ledger."""
+        return labeler.spending_from(ledger)
+
+    def check_budget(self, labeler: PrivateLabeler) -> None:
+        """Check that all inputs fit in the budget, as if all keys were different where there are many."""
+        if labeler.ledger.budget is not None and labeler.ledger.left(self.inputs) < self.inputs:
+            labeler.check_budget([key for batch in self.file for key in batch.keys])
+
+    def release(self, labeler: PrivateLabeler, file: Path, advance: Callable[[int], Any]) -> None:
+        """Buy the labels part by part, and write them with the keys of their inputs."""
+        import numpy as np
+
+        labels, named = [], self._chosen.keys is not None
+        with file.open("w", encoding="utf-8", newline="") if file.suffix == ".csv" else nullcontext() as stream:
+            if stream is not None:
+                writer = csv.writer(stream)
+                writer.writerow(["key" if named else "index", "label"])
+            start = 0
+            for keys, votes, counts in self.file:
+                if counts is not None:
+                    part = labeler.label_counts(keys, counts)
+                else:
+                    assert votes is not None
+                    part = labeler.label(keys, votes)
+                if stream is None:
+                    labels.append(part)
+                else:
+                    first = [key.decode() for key in keys] if named else range(start, start + len(keys))
+                    writer.writerows(zip(first, part.tolist(), strict=True))
+                start += len(keys)
+                advance(len(keys))
+        if stream is None:
+            np.save(file, np.concatenate(labels))

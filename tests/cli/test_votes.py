@@ -1,0 +1,107 @@
+"""Labels for votes in files, by the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import darrm_torch as dt
+from darrm_torch.cli import main
+
+VOTES = np.random.default_rng(1).integers(0, 3, (40, 5))
+
+
+def table(folder: Path, rows: Any = VOTES) -> Path:
+    path = folder / "votes.csv"
+    lines = ["id,north,south,east,west,isle", *(f"p{n}," + ",".join(map(str, row)) for n, row in enumerate(rows))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def label(folder: Path, *more: str, votes: Path | None = None, out: str = "y.csv") -> int:
+    given = votes or table(folder)
+    line = [f"--votes={given}", f"--ledger={folder / 'labels.ledger'}", f"--out={folder / out}", "--overlap=1"]
+    return main(["label", *line, *more])
+
+
+NOISE_FREE = ("--keys=id", "--teachers=5", "--class-count=3", "--mechanism=noise-free", "--teacher=0.5,1e-5")
+
+
+def rows(path: Path) -> list[list[str]]:
+    with path.open(newline="") as stream:
+        return list(csv.reader(stream))
+
+
+def test_votes_become_labels_with_their_keys_and_are_paid_for_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert label(tmp_path, *NOISE_FREE, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["labels"], report["teachers"], report["total"]["epsilon"]) == (40, 5, 0.5)
+    first = rows(tmp_path / "y.csv")
+    assert first[0] == ["key", "label"]
+    assert [key for key, _ in first[1:]] == [f"p{n}" for n in range(40)]
+    counts = np.stack([(one == VOTES).sum(axis=1) for one in range(3)], axis=1)
+    winners = np.array([int(label) for _, label in first[1:]])
+    assert (counts[np.arange(40), winners] == counts.max(axis=1)).all()
+    assert label(tmp_path, "--keys=id", "--teachers=5", "--class-count=3", "--teacher=0.5,1e-5", out="z.csv") == 0
+    assert rows(tmp_path / "z.csv") == first
+
+
+def test_own_randomness_needs_no_promise_and_stops_at_the_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ["--keys=id", "--teachers=5", "--class-count=3", "--mechanism=gnmax"]
+    assert label(tmp_path, *how, "--label-target=0.5,1e-5", "--budget=1,1e-5") == 1
+    assert "Nothing was given out" in capsys.readouterr().err
+    assert not (tmp_path / "labels.ledger").exists()
+    assert label(tmp_path, *how, "--total-target=2,1e-5", out="y.npy") == 0
+    assert np.load(tmp_path / "y.npy").shape == (40,)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--teachers=5", "--class-count=3", "--mechanism=noise-free"], "--votes must be"),
+        ([*NOISE_FREE, "--class-names", "a", "b"], "--class-names must be given"),
+        ([*NOISE_FREE[:1], *NOISE_FREE[2:]], "--teachers must be given"),
+        ([*NOISE_FREE[:2], *NOISE_FREE[3:]], "--class-names must be given"),
+        ([*NOISE_FREE, "--models", "a.pt"], "--votes must be given without options about models"),
+        ([*NOISE_FREE, "--missing", "1"], "--missing must be no class"),
+        (NOISE_FREE[:-1], "--accountants must be given with --mechanism noise-free"),
+        ([*NOISE_FREE, "--layout=rows"], "--layout"),
+        ([*NOISE_FREE[1:], "--keys=name"], "--keys must be one of"),
+    ],
+)
+def test_mistakes_are_one_line_and_cost_nothing(
+    more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert label(tmp_path, *more) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "labels.ledger").exists()
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_options_about_votes_go_with_votes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = [f"--ledger={tmp_path / 'l'}", f"--out={tmp_path / 'y.npy'}", "--mechanism=noise-free"]
+    assert main(["label", *place]) == 2
+    assert "--inputs, --models; or --votes" in capsys.readouterr().err
+    assert main(["label", *place, "--inputs=x.npy", "--models=a.pt", "--teachers=3"]) == 2
+    assert "--teachers must be used with --votes" in capsys.readouterr().err
+
+
+def test_a_ledger_of_other_votes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert label(tmp_path, *NOISE_FREE) == 0
+    other = tmp_path / "others.csv"
+    other.write_text(table(tmp_path).read_text().replace("isle", "shore"))
+    assert label(tmp_path, *NOISE_FREE, votes=other) == 2
+    assert "other teachers" in capsys.readouterr().err
+    assert label(tmp_path, *NOISE_FREE, "--header=yes", out="again.csv") == 0
+    assert dt.PrivacyLedger(tmp_path / "labels.ledger").count == 40
