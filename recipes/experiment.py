@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from tqdm.auto import tqdm
 
 import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
+from darrm_torch.files import make_private_folder, write_whole
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.checkpoints import load_teacher
@@ -91,14 +91,14 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     record = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         if not record.exists():
             if any(folder.iterdir()):
                 raise InvalidArgument("run", "a new or empty folder, or that of an earlier run", str(folder))
-            write_whole(record, json.dumps(wanted, indent=1))
+            write_text(record, json.dumps(wanted, indent=1))
         stored = json.loads(record.read_text())
-        (folder / "ledgers").mkdir(exist_ok=True)
-        (folder / "students").mkdir(exist_ok=True)
+        make_private_folder(folder / "ledgers")
+        make_private_folder(folder / "students")
     except (OSError, json.JSONDecodeError) as error:
         raise InvalidArgument("run", "a folder that can be read and written", str(folder), str(error)) from None
     different = sorted(name for name in wanted if stored.get(name) != wanted[name])
@@ -109,11 +109,10 @@ def claim_folder(folder: Path, settings: Settings) -> None:
         )
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
+def write_text(file: Path, text: str) -> None:
+    """Write a file completely or not at all, for its owner only: the user decides what is published."""
+    with write_whole(file, private=True) as beside:
+        beside.write_text(text)
 
 
 def train_both(
@@ -283,7 +282,7 @@ def train_student(
         "student_accuracy": fit_and_test(build(), data, **length),
         "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
     }
-    write_whole(done, json.dumps(result))
+    write_text(done, json.dumps(result))
     return result
 
 

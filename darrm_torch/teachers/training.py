@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer
-from ..files import make_private_folder, write_whole
+from ..files import make_private_folder, owner_unmasked, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
@@ -39,6 +39,7 @@ __all__ = ["train_teachers"]
 
 
 @checked
+@owner_unmasked()
 def train_teachers(
     folder: Path,
     *,
