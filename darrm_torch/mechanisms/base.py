@@ -92,6 +92,8 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bits", RandomBits(self.insecure_seed))
+        if self.insecure_seed is not None:
+            object.__setattr__(self, "insecure_seed", _Seed(self.insecure_seed))
 
     @property
     def classes(self) -> int | None:
@@ -243,7 +245,7 @@ class Mechanism(ABC):
         if self.classes is not None and array.shape[1] != self.classes:
             raise InvalidArgument("counts", f"of shape (items, {self.classes})", array.shape, self.alternatives)
         if array.size and (array.min() < 0 or array.max() > MOST_VOTES):
-            raise InvalidArgument("counts", "in [0, 2**31)", f"[{array.min()}, {array.max()}]", _CURE)
+            raise InvalidArgument("counts", "in [0, 2**31)", "others", _CURE)
         checked = array.astype(np.int64)
         sums = checked.sum(axis=1)
         if sums.size:
@@ -254,6 +256,13 @@ class Mechanism(ABC):
                 expected = f"rows that sum to {f'the {teachers} teachers' if teachers else 'one teacher or more'}"
                 raise InvalidArgument("counts", expected, f"row {row} with sum {sums[row]}", _CURE)
         return checked, restore
+
+
+class _Seed(int):
+    """A seed that is not printed: anyone who knows it can predict the noise."""
+
+    def __repr__(self) -> str:
+        return "<hidden>"
 
 
 def _same(result: Any) -> Any:
