@@ -20,7 +20,7 @@ from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
 from .mechanisms.darrm import DaRRM as DaRRM
 from .mechanisms.gnmax import GNMax as GNMax
 from .mechanisms.laplace import LNMax as LNMax
-from .mechanisms.noise_free import NoiseFreeMajority as NoiseFreeMajority
+from .mechanisms.noise_free import MeanProbabilities as MeanProbabilities, NoiseFreeMajority as NoiseFreeMajority
 from .mechanisms.pate_rdp import (
     DataDependentGuarantee as DataDependentGuarantee,
     DataDependentLoss as DataDependentLoss,

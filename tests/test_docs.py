@@ -54,30 +54,13 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def two_opacus_models() -> dict[str, Any]:
     """``models`` and ``engines`` as Opacus leaves them, ``images`` and a ``backbone``."""
     import torch
-    from opacus import PrivacyEngine
-    from torch.utils.data import DataLoader, TensorDataset
 
-    torch.manual_seed(1)
-    models, engines = [], []
-    for _ in range(2):
-        data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
-        model, engine = torch.nn.Linear(4, 2), PrivacyEngine()
-        private, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(data, batch_size=16),
-            noise_multiplier=2.0,
-            max_grad_norm=1.0,
-        )
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(private(inputs), targets).backward()
-            optimizer.step()
-        models.append(private)
-        engines.append(engine)
+    from tests.labels.helpers import train_with_opacus
+
+    _, models, engines = zip(*(train_with_opacus(seed) for seed in range(2)), strict=True)
     return {
-        "models": models,
-        "engines": engines,
+        "models": list(models),
+        "engines": list(engines),
         "images": torch.randn(120, 4),
         "backbone": torch.nn.Linear(4, 2),
     }

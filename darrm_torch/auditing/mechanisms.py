@@ -100,6 +100,8 @@ def audit(
     """
     if not isinstance(mechanism, Mechanism):
         raise InvalidArgument("mechanism", "a Mechanism", mechanism)
+    if mechanism.shares > 1:
+        raise InvalidArgument("mechanism", "one that releases labels", type(mechanism).__name__)
     if claim is not None:
         check_guarantee("claim", claim)
     samples = check_integer("samples", samples, low=1, high=10**8)

@@ -7,13 +7,14 @@ Files are written to a temporary name and then moved, so each is there whole or 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from . import design, label, ledger, noise, plan, recipe, student, teachers, verify
-from .parser import Command, one_of
+from . import audit, design, label, ledger, noise, plan, recipe, student, teachers, verify
+from .parser import Command, complete, one_of
 from .running import run_command
 
 __all__ = ["COMMANDS", "main"]
@@ -24,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "design": design.COMMAND,
     "noise": noise.COMMAND,
     "verify": verify.COMMAND,
+    "audit": audit.COMMAND,
     "teachers": teachers.COMMAND,
     "label": label.COMMAND,
     "ledger": ledger.COMMAND,
@@ -38,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line without the name of the program; None: that of this process.
     """
+    if "_ARGCOMPLETE" in os.environ and arguments is None:
+        complete(COMMANDS)
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         return run_command(COMMANDS[given[0]], given[1:], prog=f"darrm {given[0]}")

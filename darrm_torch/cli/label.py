@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import check_ending, given_files, read_tensor, whole, write_labels
+from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
@@ -30,12 +30,12 @@ __all__ = ["COMMAND", "options_for"]
 def _add_arguments(parser: Any) -> None:
     from ..planning.families import FAMILIES
 
-    parser.add_argument("--inputs", metavar="FILE", help=".npy, .npz or .pt: what to label, (N, ...)")
+    parser.add_argument("--inputs", metavar="FILE", help=f"{ARRAYS}: what to label, (N, ...)")
     parser.add_argument(
         "--models",
         nargs="+",
         metavar="FILE",
-        help="TorchScript files; or weights, with --build; or one folder of teacher-*.pt",
+        help="TorchScript files; or weights, with --build; or one folder of .pt files",
     )
     parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
     parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps labels, charges, these options")

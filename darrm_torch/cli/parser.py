@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..errors import DarrmError
 
-__all__ = ["Command", "Parser", "UsageError", "one_line", "one_of", "option_name", "option_names", "typed"]
+__all__ = ["Command", "Parser", "UsageError", "complete", "one_line", "one_of", "option_name", "option_names", "typed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +86,24 @@ def one_of(*names: str) -> Callable[[str], str]:
             raise argparse.ArgumentTypeError(message.rstrip())
         return text
 
+    read.names = names  # type: ignore[attr-defined]  # for completion
     return read
+
+
+def complete(commands: Mapping[str, Command]) -> None:
+    """Answer a shell that asks argcomplete for completions, and leave the process; return without argcomplete."""
+    parser, words = Parser(prog="darrm"), os.environ.get("COMP_LINE", "").split()
+    places = parser.add_subparsers()
+    for name, command in commands.items():
+        part = places.add_parser(name)
+        if name in words[1:2]:
+            command.add_arguments(part)
+            for action in part._actions:
+                action.choices = action.choices or getattr(action.type, "names", None)
+    with contextlib.suppress(ImportError):
+        import argcomplete
+
+        argcomplete.autocomplete(parser, always_complete_options="long")
 
 
 def _nearest(text: str, names: Iterable[str]) -> str:

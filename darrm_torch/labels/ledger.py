@@ -17,6 +17,7 @@ from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 from .ledger_head import LedgerHead
+from .ledger_index import LabelIndex
 from .ledger_migration import migrate
 
 __all__ = ["Charge", "PrivacyLedger"]
@@ -151,12 +152,13 @@ given out; 0 more labels fit
         return None if value is None else str(value)
 
     @checked
-    def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int]]) -> list[int]:
+    def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int | bytes]]) -> list[Any]:
         """The label of each key: the stored one if there is one, else a new one, which is charged.
 
         Args:
             keys: a digest of each input; equal keys get equal labels and are charged once.
-            draw: returns labels for the positions of the new keys. It is called at most once, after the budget was
+            draw: returns labels for the positions of the new keys: integers, or bytes, which are returned as they are
+                (a soft label is stored as the bytes of its numbers). It is called at most once, after the budget was
                 checked; the whole batch is answered or nothing.
 
         Raises:
@@ -165,19 +167,20 @@ given out; 0 more labels fit
         """
         keys = _checked_keys(keys)
         with self._transaction():
-            new: dict[bytes, int] = {}
-            for position, key in enumerate(keys):
-                if key not in self._answers:
+            labels, new = self._labels.find(keys), dict[bytes, int]()
+            for position, (key, label) in enumerate(zip(keys, labels, strict=True)):
+                if label is None:
                     new.setdefault(key, position)
             if new:
                 self._check_budget(len(new))
                 self._entries.reserve(256 + sum(2 * len(key) + 26 for key in new))  # a full disk shows before the votes
-                drawn = [check_integer("label", one, low=-(2**63), high=2**63 - 1) for one in draw(list(new.values()))]
+                drawn = [_checked_label(one) for one in draw(list(new.values()))]
                 if len(drawn) != len(new):
                     raise InvalidArgument("draw", f"a function that returns {len(new)} labels", len(drawn))
                 moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
                 self._commit({"time": moment, "labels": {k.hex(): one for k, one in zip(new, drawn, strict=True)}})
-            return [self._answers[key] for key in keys]
+                labels = self._labels.find(keys)
+            return labels
 
     @checked
     def check(self, keys: Sequence[bytes]) -> None:
@@ -188,7 +191,9 @@ given out; 0 more labels fit
         """
         keys = _checked_keys(keys)
         with self._reading():
-            self._check_budget(len(set(keys) - self._answers.keys()))
+            self._check_budget(
+                len({key for key, label in zip(keys, self._labels.find(keys), strict=True) if label is None})
+            )
 
     @checked
     def note(self, name: str, text: str | None = None) -> str | None:
@@ -209,7 +214,7 @@ given out; 0 more labels fit
     def count(self) -> int:
         """The number of labels that were given out and charged."""
         with self._reading():
-            return len(self._answers)
+            return len(self._labels)
 
     @property
     def budget(self) -> PrivacyGuarantee | None:
@@ -311,7 +316,7 @@ given out; 0 more labels fit
         self._call: weakref.ref[_Call] | None = None
         self._inherited = False
         self._facts: dict[str, Any] = {}
-        self._answers: dict[bytes, int] = {}
+        self._labels = LabelIndex()
         self._charges: dict[int, Charge] = {}  # by the number of the entry
         self._last = Mark(0, 0, "")
         self._entries: EntryList | EntryFile
@@ -330,8 +335,12 @@ given out; 0 more labels fit
         with file_errors(self.path):
             for mark, entry in self._entries.news():
                 if "labels" in entry:
-                    for key, label in entry["labels"].items():
-                        self._answers[bytes.fromhex(key)] = label
+                    self._labels.add(
+                        {
+                            bytes.fromhex(key): label if isinstance(label, int) else bytes.fromhex(label)
+                            for key, label in entry["labels"].items()
+                        }
+                    )
                     self._charges[mark.entries] = Charge(len(entry["labels"]), entry["time"])
                 else:
                     self._facts[entry["fact"]] = entry["value"]
@@ -412,7 +421,7 @@ given out; 0 more labels fit
         return fits(self._cost, labels, budget)
 
     def _check_budget(self, new: int) -> None:
-        budget, total = guarantee_of(self._facts.get("budget")), len(self._answers) + new
+        budget, total = guarantee_of(self._facts.get("budget")), len(self._labels) + new
         # Finding a price can take long. Fewer labels than are known to fit do fit, so few prices are needed.
         while budget is not None and total > self._fitting:
             guess = 2 * total if self._too_many is None else max(total, (total + self._too_many) // 2)
@@ -427,6 +436,11 @@ given out; 0 more labels fit
                     f"{total} label{'s' * (total > 1)} would cost {total_cost(self._cost, total)}, over the budget of "
                     f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
                 )
+
+
+def _checked_label(label: Any) -> int | str:
+    """A label as the file has it: an integer, or bytes in hexadecimal."""
+    return label.hex() if isinstance(label, bytes) else check_integer("label", label, low=-(2**63), high=2**63 - 1)
 
 
 def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:

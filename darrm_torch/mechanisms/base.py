@@ -40,9 +40,9 @@ def _uncompiled(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 class Mechanism(ABC):
     """Turns votes into labels; the base class of every mechanism.
 
-    ``counts`` is an integer array or tensor of shape (B, C): row b counts the votes of the K teachers on item b, column
-    c those for class c. Rows are labelled independently. NumPy arrays give NumPy arrays; Torch tensors give tensors on
-    the same device.
+    ``counts`` is an integer array or tensor of shape (B, C): row b counts the votes on item b, column c those for class
+    c. The votes are those of all K teachers, or of a ``jury``. Rows are labelled independently. NumPy arrays give NumPy
+    arrays; Torch tensors give tensors on the same device.
 
     A new mechanism is a frozen dataclass that derives from this class (or from :class:`AnyVotes`, :class:`NoisyCounts`
     or :class:`PureLabels`, which add the usual fields) and implements four methods:
@@ -62,6 +62,9 @@ class Mechanism(ABC):
         insecure_seed: ``None``: fresh bits from the operating system for each batch. A number, for tests only: a seeded
             generator, which anyone who knows the seed can predict. Then no guarantee holds and ``secure`` is false.
         alternatives: what to use for another number of classes, for error messages; empty if it takes any number.
+        shares: how many equal shares a teacher may split its vote into; 1: a vote goes to one class. Rows of ``counts``
+            then count shares.
+        releases: what it returns, in the plural, for reports.
 
     The vote of one teacher, chosen at random for each item:
 
@@ -87,6 +90,8 @@ class Mechanism(ABC):
     """
 
     alternatives: ClassVar[str] = ""
+    shares: ClassVar[int] = 1
+    releases: ClassVar[str] = "labels"
     insecure_seed: int | None = None
     _bits: RandomBits = field(init=False, repr=False, compare=False)
 
@@ -104,6 +109,16 @@ class Mechanism(ABC):
     def teachers(self) -> int | None:
         """K, the number of teachers that it is built for; ``None``: any number."""
         return None
+
+    @property
+    def jury(self) -> int | None:
+        """n, how many of the K teachers vote, drawn at random; ``None``: all of them."""
+        return None
+
+    @property
+    def redrawn(self) -> bool:
+        """Whether each label has a new jury; otherwise one jury votes on all labels."""
+        return False
 
     @property
     def certificate(self) -> Any:
@@ -185,6 +200,7 @@ class Mechanism(ABC):
         """The mechanism as JSON values: kind, parameters, source of randomness, notes."""
         return {
             "kind": type(self).__name__,
+            "releases": self.releases,
             "classes": self.classes,
             "teachers": self.teachers,
             "parameters": self._parameters(),
@@ -244,16 +260,18 @@ class Mechanism(ABC):
             raise InvalidArgument("counts", "of shape (items, classes), two classes or more", array.shape, _CURE)
         if self.classes is not None and array.shape[1] != self.classes:
             raise InvalidArgument("counts", f"of shape (items, {self.classes})", array.shape, self.alternatives)
-        if array.size and (array.min() < 0 or array.max() > MOST_VOTES):
-            raise InvalidArgument("counts", "in [0, 2**31)", "others", _CURE)
+        if array.size and (array.min() < 0 or array.max() > MOST_VOTES * self.shares):
+            most = "2**31" if self.shares == 1 else f"2**31 * {self.shares}"
+            raise InvalidArgument("counts", f"in [0, {most})", "others", _CURE)
         checked = array.astype(np.int64)
         sums = checked.sum(axis=1)
         if sums.size:
-            teachers = self.teachers or int(sums[0])
-            wrong = np.flatnonzero(sums != teachers)
-            if wrong.size or teachers < 1:
+            votes = self.jury or self.teachers or int(sums[0]) // self.shares
+            wrong = np.flatnonzero(sums != votes * self.shares)
+            if wrong.size or votes < 1:
                 row = int(wrong[0]) if wrong.size else 0
-                expected = f"rows that sum to {f'the {teachers} teachers' if teachers else 'one teacher or more'}"
+                expected = f"rows that sum to {f'the {votes} teachers' if votes else 'one teacher or more'}"
+                expected += f" times {self.shares} shares" * (self.shares > 1)
                 raise InvalidArgument("counts", expected, f"row {row} with sum {sums[row]}", _CURE)
         return checked, restore
 

@@ -163,7 +163,7 @@ class NoiseFunction:
             return noise if claim is None else replace(noise, certificate=_recertified(noise.gamma, claim))
         except DarrmError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidArgument("text", "a noise function written by to_json", text[:80]) from None
 
 

@@ -42,8 +42,8 @@ __all__ = [
     "explain_noise_free",
     "gaussian",
     "gaussian_prices_the_label",
+    "jury",
     "noise_free",
-    "noise_free_part",
     "one_label_by_point",
     "one_label_by_profile",
     "optimal",
@@ -72,13 +72,16 @@ def noise_free(request: Request) -> NoiseFreeMajority:
     return NoiseFreeMajority(classes=request.classes, teachers=request.teachers)
 
 
-def noise_free_part(request: Request) -> NoiseFreeMajority:
-    """As many teachers as keep the targets without noise; one where not even that does. Odd for two classes."""
+def jury(request: Request) -> NoiseFreeMajority:
+    """The largest jury that keeps the targets without noise; one teacher where not even that does. Odd for two classes.
+
+    One jury for all labels: its price does not grow with their number.
+    """
 
     def part(count: int) -> NoiseFreeMajority:
-        return NoiseFreeMajority(classes=request.classes, teachers=count)
+        return NoiseFreeMajority(classes=request.classes, teachers=request.teachers, jury=count)
 
-    sizes = request.sample_sizes(request.teachers - 1)
+    sizes = request.sample_sizes(request.teachers)
     fitting = bisect_left(sizes, True, key=lambda count: not request.keeps(part(count)))
     return part(sizes[max(fitting - 1, 0)])
 
@@ -112,7 +115,7 @@ def explain_noise_free(request: Request, row: Strategy) -> str:
     if row.voters == request.teachers:
         return why
     who = "one of the teachers votes" if row.voters == 1 else f"{row.voters} of the teachers vote"
-    return f"Only {who}: any of them, but not chosen by looking at private data. {why}"
+    return f"Only {who}, drawn at random, once. {why}"
 
 
 # --- the optimum for one label of two classes -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from scipy import stats
 
 from ..arguments import checked
 from ..arrays import FloatArray, IntArray
-from ..errors import check_integer
+from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
 from ..mechanisms.noise_free import NoiseFreeMajority
@@ -86,11 +86,12 @@ def expected_agreement(
     >>> round(value, 6), error  # (9 + 18 * 2 / 3) / 27
     (0.777778, 0.0)
     """
-    beliefs = _check_request(teachers, classes, prior)
+    beliefs = _check_request(mechanism, teachers, classes, prior)
     if draws is not None:
         check_integer("draws", draws, low=1, high=10**7)
     table = mechanism.table if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality) else None
-    read = table.space.votes if table else mechanism.teachers or teachers  # votes that a label depends on
+    voters = mechanism.jury or mechanism.teachers or teachers
+    read = table.space.votes if table else voters  # votes that a label depends on
     most = _LISTED if read == teachers else _LISTED_PARTS
     if draws is None and (listed := listed_votes(beliefs, teachers=teachers, classes=classes, most=most)) is not None:
         counts, chances = listed
@@ -106,7 +107,7 @@ def expected_agreement(
             return min(1.0, float(chances.sum(axis=1) @ told)), 0.0
     rng, parts = np.random.default_rng(0), beliefs if isinstance(beliefs, tuple) else (beliefs,)
     if draws is not None:
-        read = mechanism.teachers or teachers
+        read = voters
     count = math.ceil((draws or _DRAWN * (1 if read == teachers else 10)) / len(parts))
     shares = []
     for part in parts:
@@ -131,7 +132,8 @@ def label_chances(
     Exact, with error 0, for tables and wherever the histograms of the votes are few. Otherwise about 1000 histograms
     are drawn with a fixed seed: for each number of right votes as many as it is likely, and two at least.
     """
-    beliefs = _check_request(teachers, classes, prior)
+    beliefs = _check_request(mechanism, teachers, classes, prior)
+    teachers = mechanism.jury or teachers  # the votes of a random jury have the prior's law for so many teachers
     if isinstance(mechanism, SelfBoundingPlurality | VotePrivatePlurality) and isinstance(beliefs, tuple):
         return mechanism.expected_accuracy(beliefs), 1.0, 0.0
     listed = listed_votes(beliefs, teachers=teachers, classes=classes)
@@ -153,8 +155,12 @@ def label_chances(
     return min(1.0, right), min(1.0, given), math.sqrt(variance)
 
 
-def _check_request(teachers: int, classes: int, prior: object) -> Prior | tuple[PluralityVotes, ...]:
+def _check_request(
+    mechanism: Mechanism, teachers: int, classes: int, prior: object
+) -> Prior | tuple[PluralityVotes, ...]:
     """The prior, checked after the other arguments."""
+    if mechanism.shares > 1:
+        raise InvalidArgument("mechanism", "one that releases labels", type(mechanism).__name__)
     check_integer("teachers", teachers, low=1, high=MOST_TEACHERS)
     check_integer("classes", classes, low=2, high=MOST_CLASSES)
     return check_any_prior(prior, classes)

@@ -43,7 +43,7 @@ class Family:
         binary: whether it is for two classes only.
         optimised: whether it is optimised for a prior.
         explain: why it is as strong as it is, in sentences.
-        part: builds the mechanism of fewer teachers, where that of all costs too much.
+        part: the kind of which a plan shows a row too, where all teachers cost too much.
         applies: whether a plan tries it for a request.
         combines: whether a plan tries ``combined`` for a request.
     """
@@ -59,7 +59,7 @@ class Family:
     binary: bool = False
     optimised: bool = False
     explain: builders.Text = builders.explain
-    part: builders.Build | None = None
+    part: str | None = None
     applies: Callable[[Request], bool] = lambda request: True
     combines: Callable[[Request], bool] = lambda request: True
 
@@ -105,7 +105,8 @@ class Family:
         row = self._priced(request, mechanism)
         if self.part is None or row.meets or not request.teacher.is_private or request.teachers == 1:
             return [row]
-        fewer = self._priced(request, self.part(request))
+        part = FAMILIES[self.part]
+        fewer = part._priced(request, part.build(request))
         return [row, replace(fewer, name=f"{self.kind}, {fewer.voters} of {request.teachers}")]
 
     def _strategy(self, request: Request, *, mechanism: Mechanism | None = None, reason: str = "") -> Strategy:
@@ -114,7 +115,7 @@ class Family:
             name=self.name(request.classes) or self.kind,
             rests_on=self.rests_on,
             mechanism=mechanism,
-            voters=getattr(mechanism, "teachers", None) or request.teachers,
+            voters=getattr(mechanism, "jury", None) or request.teachers,
             label=None,
             total=None,
             agreement=None,
@@ -195,9 +196,17 @@ FAMILIES: dict[str, Family] = {
             two="noise-free majority",
             many="noise-free plurality",
             build=builders.noise_free,
-            part=builders.noise_free_part,
+            part="jury",
             rests_on="teachers",
             strengths=(),
+            explain=builders.explain_noise_free,
+        ),
+        Family(
+            kind="jury",
+            two=None,
+            many=None,
+            build=builders.jury,
+            rests_on="teachers",
             explain=builders.explain_noise_free,
         ),
         Family(
@@ -331,10 +340,10 @@ def strongest_mechanism(
     labels within ``total_target``.
 
     Args:
-        kind: "darrm", "darrm-point" (two classes, one label), "self-bounding", "subsampling" or "noise-free", which
-            rest on the teachers' own privacy; or "optimal" (two classes), "vote-private", "gnmax", "gnmax-label" (few
-            teachers and classes, overlap 1), "permute-and-flip", "exponential" or "randomized-response", whose own
-            randomness protects.
+        kind: "darrm", "darrm-point" (two classes, one label), "self-bounding", "subsampling", "noise-free" or "jury"
+            (the largest that keeps the targets), which rest on the teachers' own privacy; or "optimal" (two classes),
+            "vote-private", "gnmax", "gnmax-label" (few teachers and classes, overlap 1), "permute-and-flip",
+            "exponential" or "randomized-response", whose own randomness protects.
         teachers: K.
         classes: C.
         teacher: what each promises as a trained model, or one for each teacher; None: nothing.

@@ -304,7 +304,7 @@ def _juries_win_from(question: Plan) -> float | None:
     sizes = sizes[:: math.ceil(len(sizes) / _JURIES) or 1]
 
     def price(size: int) -> float:
-        jury = NoiseFreeMajority(classes=question.classes, teachers=size)
+        jury = NoiseFreeMajority(classes=question.classes, teachers=question.teachers, jury=size)
         return question.price(jury, labels, target.delta).epsilon
 
     def wins(size: int) -> bool:
@@ -317,7 +317,7 @@ def _juries_win_from(question: Plan) -> float | None:
             noise = builders.self_bounding(rival, tolerance=2.0**-10)
         except DarrmError:
             return True
-        jury = NoiseFreeMajority(classes=question.classes, teachers=size)
+        jury = NoiseFreeMajority(classes=question.classes, teachers=question.teachers, jury=size)
         errors = [1 - builders.agreement(question, one)[0] for one in (jury, noise)]
         return errors[0] < 0.99 * errors[1]  # not by rounding alone
 

@@ -19,7 +19,8 @@ from ..noise.regions import check_overlap, check_target, teacher_profile
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
-from ..privacy.totals import PricedMechanism, TotalPrivacy, total_privacy
+from ..privacy.release import PricedMechanism
+from ..privacy.totals import TotalPrivacy, total_privacy
 
 __all__ = ["SLACK", "Promised", "Request", "check_any_prior", "missing_target"]
 
@@ -159,7 +160,7 @@ class Request:
         return [count for count in range(1, most + 1) if count % 2 or (count > 2 and self.classes > 2)]
 
     def price(self, mechanism: PricedMechanism, labels: int, delta: float) -> TotalPrivacy:
-        """The proven cost of ``labels`` labels, by as many of the teachers as the mechanism asks."""
+        """The proven cost of ``labels`` labels, by the teachers that the mechanism reads."""
         unlike = self.teacher.unlike
         return total_privacy(
             teachers=unlike if len(unlike) == self.teachers else [self.teacher] * self.teachers,
@@ -168,7 +169,6 @@ class Request:
             labels=labels,
             delta=delta,
             allocation=self.allocation,
-            voters=getattr(mechanism, "teachers", None),
         )
 
     def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:

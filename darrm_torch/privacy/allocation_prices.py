@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 
+import numpy as np
+
 from ..arguments import checked
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
@@ -32,9 +34,10 @@ __all__ = [
 ]
 
 _SLACK = 1 + 2.0**-40  # over the rounding of probabilities, sums of at most some thousand positive terms
-_MOST_TEACHERS, _MOST_STEPS = 2**31 - 1, 10**7
+_MOST_TEACHERS, _MOST_VOTERS, _MOST_STEPS = 2**31 - 1, 10**6, 10**8
 _MOST_SPLITS = 400  # ways in which a jury falls into the blocks that are priced one by one
 _SIZES = 16  # sizes of a jury that are priced one by one
+_MEETINGS = 64  # numbers of a record's teachers on a jury that are priced one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,20 +150,47 @@ def jury_epsilon(
 
 
 @checked
-def distinct_voters(teachers: int, *, labels: int) -> tuple[float, ...]:
-    """The probability that ``labels`` random votes, drawn one by one, come from 0, 1, 2, ... different teachers.
+def distinct_voters(teachers: int, *, labels: int, jury: int = 1) -> tuple[float, ...]:
+    """The probability that ``labels`` random juries, drawn one by one, have 0, 1, 2, ... different members in all.
+
+    Rounded up: every tail is at least the true one.
+
+    Args:
+        teachers: K.
+        labels: Q, the number of juries.
+        jury: n, the size of each.
+
+    Raises:
+        InvalidArgument: a value out of range.
 
     >>> [round(chance, 3) for chance in distinct_voters(3, labels=2)]
     [0.0, 0.333, 0.667]
+    >>> [round(chance, 3) for chance in distinct_voters(4, labels=2, jury=2)]
+    [0.0, 0.0, 0.167, 0.667, 0.167]
     """
     teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
-    most = _MOST_STEPS // min(teachers, 3000)  # a step costs as much as there are sizes
-    law = [1.0]
-    for _ in range(check_integer("labels", labels, low=1, high=most, cure="More would take over a minute.")):
-        again = [chance * size / teachers for size, chance in enumerate(law)]
-        fresh = [chance * (teachers - size) / teachers for size, chance in enumerate(law)]
-        law = [one + two for one, two in zip([*again, 0.0], [0.0, *fresh], strict=True)][: teachers + 1]
-    return tuple(law)
+    jury = check_integer("jury", jury, low=1, high=teachers)
+    labels = check_integer("labels", labels, low=1)
+    largest = check_integer("the number of voters", min(labels * jury, teachers), low=1, high=_MOST_VOTERS)
+    many = labels * jury * teachers > _MOST_STEPS or jury * teachers > _MOST_STEPS // 16
+    if labels == 1 or jury == teachers or labels * jury > 45 * teachers or many:
+        # Exact, or everyone up to a chance of K exp(-45), or an upper bound where the law would take long.
+        return (0.0,) * largest + (1.0,)
+    seen, own = np.arange(teachers + 1.0), np.arange(jury + 1.0)[:, None]
+    chances = np.zeros((jury + 1, teachers + 1))  # of so many members who were in none of the juries before
+    chances[0] = 1.0
+    for drawn in range(jury):
+        fresh = chances * np.maximum(teachers - seen - own, 0.0) / (teachers - drawn)
+        chances = chances * np.maximum(seen - drawn + own, 0.0) / (teachers - drawn)
+        chances[1:] += fresh[:-1]
+    law = np.zeros(teachers + 1)
+    law[0] = 1.0
+    for _ in range(labels):
+        parts = [law * chance for chance in chances]
+        law = np.sum([np.append(np.zeros(new), part[: teachers + 1 - new]) for new, part in enumerate(parts)], axis=0)
+    tails = np.minimum(1.0, np.cumsum(law[::-1])[::-1] * (1 + labels * (jury + 1) * 2.0**-48))
+    tails[0] = 1.0
+    return tuple((tails - np.append(tails[1:], 0.0))[: largest + 1].tolist())
 
 
 @checked
@@ -279,7 +309,7 @@ def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tu
     if allocation.weights:
         return (_Price(((1.0, _weighted_law(profile, allocation.weights)),)),)
     sizes = allocation.block_sizes
-    juries = _rounded_up(voters) if len(sizes) <= _MOST_SPLITS else [(allocation.teachers, 1.0)]
+    juries = _rounded_up(voters, _SIZES) if len(sizes) <= _MOST_SPLITS else [(allocation.teachers, 1.0)]
     splits = {size: dict(itertools.islice(_splits(sizes, size), _MOST_SPLITS + 1)) for size, _ in juries}
     if len(set().union(*splits.values())) > _MOST_SPLITS:
         juries, splits = [(allocation.teachers, 1.0)], {allocation.teachers: {sizes: 1.0}}
@@ -296,10 +326,10 @@ def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tu
     )
 
 
-def _rounded_up(voters: Sequence[float]) -> list[tuple[int, float]]:
-    """Sizes of juries and their chances, small sizes counted as larger ones where there are too many."""
+def _rounded_up(voters: Sequence[float], most: int) -> list[tuple[int, float]]:
+    """Sizes of juries and their chances, small sizes counted as larger ones where they are more than ``most``."""
     sizes = [size for size, chance in enumerate(voters) if chance > 0]
-    kept = sizes[:: -max(1, math.ceil(len(sizes) / _SIZES))][::-1]
+    kept = sizes[:: -max(1, math.ceil(len(sizes) / most))][::-1]
     chances: Counter[int] = Counter()
     for size in sizes:
         chances[next(larger for larger in kept if larger >= size)] += voters[size]  # type: ignore[assignment]
@@ -340,12 +370,13 @@ def _weighted_law(profile: PrivacyProfile, weights: tuple[float, ...]) -> RatioL
 
 @lru_cache(maxsize=256)
 def _jury_price(profile: PrivacyProfile, teachers: int, overlap: int, voters: tuple[float, ...]) -> _Price:
-    chances: Counter[int] = Counter()
+    chances = [0.0] * (overlap + 1)
     for size, chance in enumerate(voters):
         for met in range(max(0, size + overlap - teachers), min(size, overlap) + 1):
             ways = math.comb(overlap, met) * math.comb(teachers - overlap, size - met) / math.comb(teachers, size)
-            chances[met] += chance * ways  # type: ignore[assignment]
-    return _Price(tuple((chance, pair_law(profile).power(met)) for met, chance in sorted(chances.items()) if met))
+            chances[met] += chance * ways
+    met_often = _rounded_up(chances, _MEETINGS)
+    return _Price(tuple((chance, pair_law(profile).power(met)) for met, chance in met_often if met))
 
 
 def _jury(profile: PrivacyProfile, teachers: int, overlap: int | None, voters: int | Sequence[float]) -> _Price:

@@ -21,6 +21,7 @@ def assumptions_of(
     neighbours: Neighbours,
     allocation: RandomAllocation | None,
     secure: bool,
+    jury: bool = False,
 ) -> tuple[str, ...]:
     """The assumptions of a total of labels from these teachers, of which one record affects ``affected``."""
     differ = "adding or removing one record" if neighbours == "add/remove" else "replacing one record"
@@ -53,6 +54,11 @@ def assumptions_of(
         )
     if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in profiles):
         assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
+    if common := max((getattr(profile.reading, "common", 0) for profile in profiles), default=0):
+        assumed.append(
+            f"Common part: {common} weights and buffers are the same in all teachers, such as a frozen trunk. They "
+            "come from public data, not from the private records."
+        )
     assumed += [
         "Votes: each label has votes of its own, privatized with independent randomness."
         if fresh
@@ -64,8 +70,11 @@ def assumptions_of(
     ]
     if allocation is not None:
         assumed += allocation.assumptions
-        if len(profiles) < allocation.teachers:
-            assumed.append("Jury: the teachers that vote were chosen without looking at data; no others are read.")
+    if jury:
+        assumed.append(
+            "Jury: it is drawn at random, without looking at data, and not again after votes were seen. Nothing else "
+            "is released from any of the teachers."
+        )
     if not secure:
         assumed.append(
             "Randomness: nobody knows the mechanism's insecure_seed. Anyone who knows it can predict the noise."

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
-from .allocation_prices import allocated_epsilon, self_bounding_epsilon
+from .allocation_prices import allocated_epsilon, jury_epsilon, self_bounding_epsilon
 from .assumptions import Neighbours, assumptions_of
 from .composition import seen_through
 from .guarantees import PrivacyGuarantee, format_bound, round_up
 from .profiles import PrivacyProfile, as_profile, as_profiles
+from .release import PricedMechanism, Release
 from .unlike import worst_epsilon
 
 __all__ = ["PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
@@ -29,20 +30,6 @@ RouteKey = Literal[
     "allocation",
     "allocation-self-bounding",
 ]
-
-
-class PricedMechanism(Protocol):
-    """What :func:`total_privacy` needs to know about a mechanism (see :mod:`darrm_torch.mechanisms`)."""
-
-    @property
-    def certificate(self) -> Any:
-        """The certificate of its noise function, or None."""
-
-    def self_bounding_allowance(self, *, teachers: int, overlap: int) -> float:
-        """The allowance m of theory section 9; ``math.inf`` if there is none."""
-
-    def guarantee(self, *, labels: int, delta: float, overlap: int) -> PrivacyGuarantee | PrivacyProfile | None:
-        """The guarantee that its own randomness gives when only votes change; None if it gives none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +128,6 @@ def total_privacy(
     delta: float,
     neighbours: Neighbours = "add/remove",
     allocation: RandomAllocation | None = None,
-    voters: int | None = None,
 ) -> TotalPrivacy:
     """Bound the privacy loss of ``labels`` labels together: the smallest bound that is proven for this situation.
 
@@ -150,7 +136,7 @@ def total_privacy(
             release: a trained model (``votes="fixed"``), or one round of votes (``votes="fresh"``). Several guarantees
             that hold at once for one teacher are one profile: :meth:`PrivacyProfile.from_guarantee`.
         overlap: r, the number of teachers that one record can affect; ``None``: all of them.
-        mechanism: turns votes into labels.
+        mechanism: turns votes into labels. If it has a jury, the labels cost what the teachers on it do.
         labels: Q, the number of released labels. Each input may depend on the labels before.
         votes: "fixed": the same trained teachers vote on every input. "fresh": each label has its own votes, from
             retrained teachers or otherwise privatized with independent randomness.
@@ -160,12 +146,11 @@ def total_privacy(
             (:meth:`PrivacyProfile.for_replacement`).
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. It adds bounds; those that need no secrecy stay in the result.
-        voters: how many of the teachers are read, the same ones for all labels, chosen without looking at data;
-            ``None``: all. ``mechanism`` then turns the votes of that many teachers into labels.
 
     Raises:
-        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, or
-            ``allocation`` is for another number of teachers, another ``overlap`` or other ``neighbours``.
+        InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, the
+            mechanism's jury is larger than K, or ``allocation`` is for another number of teachers, another ``overlap``
+            or other ``neighbours``.
 
     >>> from darrm_torch import NoiseFreeMajority
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -176,7 +161,7 @@ def total_privacy(
     (0.0751, 'publishing the teachers')
     """
     profiles = as_profiles("teachers", teachers)
-    if neighbours not in ("add/remove", "replace-one"):
+    if not isinstance(neighbours, str) or neighbours not in ("add/remove", "replace-one"):
         raise InvalidArgument("neighbours", '"add/remove" or "replace-one"', neighbours)
     if neighbours == "replace-one":
         replaced = {profile: profile.for_replacement() for profile in profiles}
@@ -192,16 +177,16 @@ def total_privacy(
             raise InvalidArgument("overlap", f"{allocation.overlap}, as in the allocation", overlap)
         overlap = allocation.overlap
     affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
-    weakest = PrivacyProfile.weakest(profiles)
-    if voters is not None and check_integer("voters", voters, low=1, high=len(profiles)) < len(profiles):
-        profiles, affected = (weakest,) * voters, min(affected, voters)
     if not hasattr(mechanism, "self_bounding_allowance"):
         raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
+    jury = getattr(mechanism, "jury", None)
+    if jury is not None:
+        jury = check_integer("the mechanism's jury", jury, low=1, high=len(profiles))
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
-    release = _Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation)
+    release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation)
     keys = [key for key in _ROUTES if allocation is not None or not key.startswith("allocation")]
     routes = tuple(_route(key, *_ROUTES[key][1](release)) for key in keys)
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
@@ -218,41 +203,12 @@ def total_privacy(
             neighbours=neighbours,
             allocation=allocation,
             secure=getattr(mechanism, "secure", True),
+            jury=jury is not None,
         ),
     )
 
 
 # --- the routes ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Release:
-    """The labels to be released and the teachers behind them: what every bound is computed from."""
-
-    profiles: tuple[PrivacyProfile, ...]
-    affected: int
-    mechanism: PricedMechanism
-    labels: int
-    fresh: bool
-    delta: float
-    allocation: RandomAllocation | None
-
-    @property
-    def rounds(self) -> int:
-        """How many times the teachers release something of their own."""
-        return self.labels if self.fresh else 1
-
-    @property
-    def affected_teachers(self) -> str:
-        return "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
-
-    def teacher_epsilon(self, delta: float) -> float:
-        """The largest epsilon of any single teacher at ``delta``."""
-        return max(profile.epsilon(min(delta, 1.0)) for profile in set(self.profiles))
-
-    def teacher_delta(self, epsilon: float) -> float:
-        """The largest delta of any single teacher at ``epsilon``."""
-        return max(profile.delta(epsilon) for profile in set(self.profiles))
 
 
 _Bound = tuple[float | None, str]  # epsilon, or None where the argument does not apply; and the explanation
@@ -264,19 +220,28 @@ def _route(key: RouteKey, epsilon: float | None, explanation: str) -> PrivacyRou
     )
 
 
-def _publishing(release: _Release) -> _Bound:
+def _publishing(release: Release) -> _Bound:
     """Labels are computed from the teachers with randomness that does not depend on the data: post-processing."""
     profiles, affected, rounds, delta = release.profiles, release.affected, release.rounds, release.delta
     bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
     if affected < len(profiles):
         bounds.append(worst_epsilon(profiles, affected, rounds, delta))
     often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."
+    voters = release.voters
+    if voters is not None:
+        weakest = PrivacyProfile.weakest(profiles).compose(rounds)
+        read = jury_epsilon(weakest, delta, teachers=len(profiles), overlap=affected, voters=voters)
+        if read < min(bounds):
+            return read, (
+                f"The labels read {release.readers}, of {len(profiles)} teachers, and reveal no more than publishing "
+                f"those that are read. One record can affect {affected} of the {len(profiles)}."
+            )
     return min(bounds), (
         f"The labels reveal no more than publishing {release.affected_teachers} that one record can affect{often}"
     )
 
 
-def _self_bounding(release: _Release) -> _Bound:
+def _self_bounding(release: Release) -> _Bound:
     """Theory, section 9: (Q m epsilon, Q m Delta), at the point of the teachers' profile that suits ``delta``.
 
     Labels of fresh votes compose better than that: one label is (m epsilon, m Delta)-DP for every point at once.
@@ -316,7 +281,7 @@ def _decimal(number: float) -> Fraction:
     return Fraction(repr(number))
 
 
-def _certified(release: _Release) -> _Bound:
+def _certified(release: Release) -> _Bound:
     certificate = release.mechanism.certificate
     target = getattr(certificate, "target", None)
     if target is None:
@@ -342,7 +307,7 @@ def _certified(release: _Release) -> _Bound:
     )
 
 
-def _own_randomness(release: _Release) -> _Bound:
+def _own_randomness(release: Release) -> _Bound:
     mechanism = release.mechanism
     asked: dict[str, Any] = {"labels": release.labels, "delta": release.delta, "overlap": release.affected}
     promise = mechanism.guarantee(**asked)
@@ -356,7 +321,7 @@ def _own_randomness(release: _Release) -> _Bound:
     )
 
 
-def _private_votes(release: _Release) -> _Bound:
+def _private_votes(release: Release) -> _Bound:
     """Private teachers seen through a mechanism with randomness of its own: less than either reveals.
 
     Theorem. Let the chance G(z) of any set of transcripts be (eta, d)-DP in each teacher's model z_k alone: G(z) <=
@@ -406,20 +371,22 @@ def _private_votes(release: _Release) -> _Bound:
     )
 
 
-def _allocated(release: _Release) -> _Bound:
+def _allocated(release: Release) -> _Bound:
     """Theory, section 12; section 13 if not all teachers are read."""
-    allocation, read = release.allocation, len(release.profiles)
+    allocation, voters = release.allocation, release.voters
     assert allocation is not None
     profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
-    return allocated_epsilon(profile, allocation, release.delta, voters=read), (
+    return allocated_epsilon(profile, allocation, release.delta, voters=voters), (
         f"Each {allocation.unit} drew {allocation.overlap} of {allocation.teachers} shards in secret, so nobody knows "
-        "which teachers it affects. The bound does not depend on how labels are made."
+        "which teachers it affects. The bound does not depend on how labels are made"
+        + ("." if voters is None else f", only on the teachers that are read: {release.readers}.")
     )
 
 
-def _allocated_self_bounding(release: _Release) -> _Bound:
+def _allocated_self_bounding(release: Release) -> _Bound:
     """Theory, section 14: the allowance is the one for an overlap of all teachers that are read."""
-    allocation, read = release.allocation, len(release.profiles)
+    allocation, read, voters = release.allocation, len(release.profiles), release.voters
+    most = None if voters is None else len(voters) - 1
     assert allocation is not None
     total = release.labels * release.mechanism.self_bounding_allowance(teachers=read, overlap=read) * (1 + 2.0**-50)
     if math.isinf(total) or allocation.weights:
@@ -427,14 +394,14 @@ def _allocated_self_bounding(release: _Release) -> _Bound:
     if total == 0:
         return 0.0, "The labels do not depend on the votes."
     profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
-    return self_bounding_epsilon(profile, allocation, release.delta, allowance=total, voters=read), (
+    return self_bounding_epsilon(profile, allocation, release.delta, allowance=total, voters=most), (
         f"Self-bounding labels that cost {format_bound(total)} teachers in all reveal a {allocation.unit} that drew "
         "its shards in secret no more than teachers trained on it with a small probability."
     )
 
 
 # In the order in which reports list them; of equal bounds the first one counts.
-_ROUTES: dict[RouteKey, tuple[str, Callable[[_Release], _Bound]]] = {
+_ROUTES: dict[RouteKey, tuple[str, Callable[[Release], _Bound]]] = {
     "publishing": ("publishing the teachers", _publishing),
     "self-bounding": ("self-bounding noise", _self_bounding),
     "certified": ("certified label", _certified),

@@ -80,7 +80,8 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     """
     if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
         raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
-    finite = inputs.reshape(len(inputs), -1).isfinite().all(dim=1)
+    finite = inputs.isfinite()
+    finite = finite.flatten(1).all(dim=1) if inputs.dim() > 1 else finite
     known = (labels >= 0) & (labels < check_integer("classes", classes, low=1, high=2**31))
     return (~(finite & known)).nonzero().reshape(-1)
 
@@ -237,6 +238,9 @@ def train_teacher(
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    for part in model.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]  # the same results; Opacus' hooks cannot be with it
     random = SecureRandom() if secure else None
     inputs, labels = _with_known_labels(model, inputs, labels)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

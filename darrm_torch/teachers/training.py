@@ -111,7 +111,7 @@ def train_teachers(
         check_integer("workers", workers, low=1, high=1024)
     if insecure_seed is not None:
         check_integer("insecure_seed", insecure_seed, low=0)
-    _check_data(inputs, labels)
+    _check_data(inputs, labels, build_model)
     shards = as_shards(shards, records=len(inputs))
     try:
         kind = torch.device(device).type
@@ -258,7 +258,7 @@ def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int
     return weights_digest({"inputs": inputs, "labels": labels, **cut})
 
 
-def _check_data(inputs: Tensor, labels: Tensor) -> None:
+def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Module]) -> None:
     """Check kind and shape; a message about values would depend on single records."""
     if not inputs.is_floating_point() or not inputs.dim():
         raise InvalidArgument("inputs", "floats (N, ...)", f"{inputs.dtype}", "Divide bytes by 255.")
@@ -266,6 +266,12 @@ def _check_data(inputs: Tensor, labels: Tensor) -> None:
         raise InvalidArgument("labels", "int64 (N,)", f"{labels.dtype}, {labels.dim()} axes", "Use labels.long()")
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", "as long as inputs", "another length")
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            build_model().eval()(inputs.new_zeros(1, *inputs.shape[1:]))
+    except Exception as error:  # the user's own network, or inputs that it does not take
+        got, cure = f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}", f"{type(error).__name__}: {error!s:.160}"
+        raise InvalidArgument("inputs", "what the network of build_model takes", got, cure) from None
 
 
 def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:

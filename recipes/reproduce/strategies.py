@@ -132,7 +132,7 @@ def record(case: Case, equal: str, row: dt.Strategy) -> dict[str, Any]:
         "K": case.teachers,
         "r": case.overlap,
         "equal": equal,
-        "strategy": PART if row.kind == "noise-free" and row.voters < case.teachers else row.name,
+        "strategy": PART if row.kind == "jury" else row.name,
         "voters": row.voters,
         "agreement": row.agreement,
         "keeps": row.meets,

@@ -227,7 +227,7 @@ MISTAKES = [
     ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz or .pt file"),
     ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
     ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
-    ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with teacher-*.pt files, got 'empty'"),
+    ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with .pt files, got 'empty'"),
     (
         (*GNMAX, "--models", *["plain-teacher-0.pt"] * 3, "--overlap", "1", "--total-target", "8,1e-5"),
         "teachers 0 and 1 with the same weights",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -30,10 +32,6 @@ def test_what_no_check_foresaw_is_one_line_too(
     monkeypatch.setenv("DARRM_TRACEBACK", "1")
     with pytest.raises(KeyError):
         cli.main(["verify", "n.json"])
-
-
-def test_long_messages_are_cut_between_words() -> None:
-    assert cli.parser.one_line("This is\n a long message of Torch", 20) == "This is a long ..."
 
 
 def test_the_version_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,3 +114,20 @@ def test_a_mistake_is_one_line_that_names_it(
     trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     check_mistake(capsys, trained, *arguments, words=words)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("darrm au", {"audit"}),
+        ("darrm verify --j", {"--json"}),
+        ("darrm audit --mechanism gn", {"gnmax", "gnmax-label"}),
+    ],
+)
+def test_completion_in_the_shell(line: str, expected: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("argcomplete")
+    shell = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
+    asked = {**os.environ, **shell, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    command = f"exec {shlex.quote(sys.executable)} -m darrm_torch 8>answer 9>/dev/null"
+    subprocess.run(["bash", "-c", command], env=asked, cwd=tmp_path, check=True)
+    assert set((tmp_path / "answer").read_text().split()) == expected

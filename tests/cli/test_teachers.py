@@ -40,7 +40,7 @@ MISTAKES = [
     (("teachers", "nets_of_a_user.py"), "sources must be a readable checkpoint, got 'nets_of_a_user.py'"),
     (("teachers", "junk.pt"), "sources must be a readable checkpoint, got 'junk.pt'"),
     (("teachers", "plain-teacher-0.pt"), "got 'plain-teacher-0.pt'. It holds no accountant. Write it with"),
-    (("teachers", "empty"), "sources must be a folder with teacher-*.pt files, got 'empty'. It holds none."),
+    (("teachers", "empty"), "sources must be a folder with .pt files, got 'empty'. It holds none."),
     (("teachers", "run"), "got 'run'. Did you mean run/teachers?"),
     (("teachers", "teacher-0.pt", "--delta", "2"), "--delta must be a number in (0, 1)"),
 ]  # fmt: skip

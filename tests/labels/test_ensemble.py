@@ -3,53 +3,22 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import pickle
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.labels.voting import input_digests
 from darrm_torch.privacy.guarantees import format_bound
 from darrm_torch.teachers.stacking import LARGEST_BATCH
-
-POINT = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
-
-
-class Says(nn.Module):
-    """Votes for class 1 where the first feature exceeds ``threshold``."""
-
-    def __init__(self, threshold: float) -> None:
-        super().__init__()
-        self.threshold = nn.Parameter(torch.tensor(threshold))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        score = inputs[:, 0] - self.threshold
-        return torch.stack([-score, score], dim=1)
-
-
-class Returns(nn.Module):
-    def __init__(self, *logits: float) -> None:
-        super().__init__()
-        self.logits = nn.Parameter(torch.tensor(logits))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.logits.expand(len(inputs), -1)
-
-
-def free(models: list[nn.Module], **how: Any) -> dt.PrivateMajorityEnsemble:
-    profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * len(models)
-    return dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), profiles=profiles, **how)
+from tests.labels.helpers import POINT, Returns, Says, free, train_with_opacus
 
 
 def test_votes_and_majority() -> None:
@@ -400,84 +369,6 @@ def test_the_default_ledger_warns_and_a_chosen_one_does_not() -> None:
         free([Says(0.1)], ledger=dt.PrivacyLedger())
 
 
-def solved_elsewhere(mechanism: Any) -> tuple[Any, Any]:
-    """The mechanism, and the same with a table whose last digits differ: mixed with a little of the uniform one."""
-    table = mechanism.table
-    uniform = table.space.ties / table.space.classes * 2**53
-    shares = np.floor((1 - 1e-9) * table.shares + 1e-9 * uniform).astype(np.int64)
-    for histogram in range(table.space.histograms):
-        here = np.flatnonzero(table.space.histogram == histogram)
-        shares[here[shares[here].argmax()]] += 2**53 - shares[here].sum()
-    return mechanism, mechanism.with_shares(shares.tolist())
-
-
-@pytest.mark.parametrize("kind", ["darrm", "gnmax", "self-bounding", "vote-private"])
-def test_a_ledger_is_continued_with_its_own_noise_on_another_machine(tmp_path: Path, kind: str) -> None:
-    """There a solver's last digits differ."""
-    target = dt.PrivacyGuarantee(epsilon=0.25, delta=1e-5)
-    noise = dt.optimize_noise(teachers=3, teacher=POINT, target=target)
-    gamma = noise.gamma * (1 - 1e-9)
-    other = dt.NoiseFunction(gamma=gamma, certificate=dt.certify(gamma, teachers=3, teacher=POINT, target=target))
-    first, again = {
-        "darrm": (dt.DaRRM(noise), dt.DaRRM(other)),
-        "gnmax": (dt.GNMax(sigma=7.0, overlap=3), dt.GNMax(sigma=7.0 * (1 + 1e-12), overlap=3)),
-        "self-bounding": solved_elsewhere(dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=1.4)),
-        "vote-private": solved_elsewhere(dt.VotePrivatePlurality(teachers=3, classes=2, epsilon=0.5, overlap=3)),
-    }[kind]
-    assert first.describe() != again.describe()
-    models, inputs = [Says(0.1), Says(0.5), Says(0.9)], torch.rand(5, 1)
-
-    def ensemble(mechanism: dt.Mechanism) -> dt.PrivateMajorityEnsemble:
-        profiles = [dt.PrivacyProfile.from_guarantee(POINT)] * 3
-        ledger = dt.PrivacyLedger(tmp_path / "ledger")
-        return dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
-
-    labels = ensemble(first)(inputs)
-    continued = ensemble(again)
-    assert torch.equal(continued(inputs), labels)
-    assert continued.mechanism.describe() == first.describe()
-    proof = first.certificate
-    if kind == "self-bounding":  # only the solver knows how good a table is
-        proof = replace(proof, optimality_gap=None)
-    assert continued.mechanism.certificate == proof
-    far = (
-        dt.DaRRM(dt.self_bounding_noise(teachers=3, allowance=1.0))
-        if kind == "darrm"
-        else dt.GNMax(sigma=8.0, overlap=3)
-    )
-    with pytest.raises(dt.LedgerError, match="different mechanism"):
-        ensemble(far)
-
-
-@pytest.mark.parametrize("kind", [dt.SelfBoundingPlurality, dt.VotePrivatePlurality])
-def test_a_table_for_another_prior_is_another_mechanism(tmp_path: Path, kind: Any) -> None:
-    """Two tables are exchanged only if the ledger's is as good for the prior that was given."""
-    strength = {"allowance": 2.0} if kind is dt.SelfBoundingPlurality else {"epsilon": 2.0}
-    models = [nn.Linear(1, 3) for _ in range(5)]
-
-    def ensemble(**prior: Any) -> dt.PrivateMajorityEnsemble:
-        mechanism = kind(teachers=5, classes=3, overlap=5, **strength, **prior)
-        return dt.PrivateMajorityEnsemble(models, mechanism, overlap=5, ledger=dt.PrivacyLedger(tmp_path / "ledger"))
-
-    ensemble(prior=dt.PluralityVotes(accuracy=0.99))(torch.rand(2, 1))
-    with pytest.raises(dt.LedgerError, match="different mechanism"):
-        ensemble(prior=dt.PluralityVotes(accuracy=0.4))
-
-
-def test_shares_of_other_tables_are_refused() -> None:
-    mechanism = dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.0)
-    shares = mechanism.table.shares.tolist()
-    assert mechanism.with_shares(shares).certificate.smallest == mechanism.certificate.smallest
-    for wrong in ([], shares[:-1], [2 * one for one in shares], [-1, *shares[1:]], [float(one) for one in shares]):
-        with pytest.raises(dt.InvalidArgument, match="shares must be for each standing"):
-            mechanism.with_shares(wrong)
-    with pytest.raises(dt.PrivacyViolation, match=r"is not 1\.0-self-bounding"):
-        mechanism.with_shares(dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=2.0).table.shares.tolist())
-    mechanism = dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=1.0)
-    with pytest.raises(dt.PrivacyViolation, match=r"does not keep epsilon = 1\.0"):
-        mechanism.with_shares(dt.VotePrivatePlurality(teachers=3, classes=3, epsilon=2.0).table.shares.tolist())
-
-
 def test_teachers_stay_in_eval_mode_and_the_originals_untouched() -> None:
     dropped = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5), nn.Linear(64, 2))
     norm = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))
@@ -550,26 +441,6 @@ def test_the_compiler_leaves_the_draws_alone() -> None:
     assert ensemble.ledger.count == 80
 
 
-def train_with_opacus(seed: int, model: nn.Module | None = None) -> tuple[nn.Module, nn.Module, PrivacyEngine]:
-    torch.manual_seed(seed)
-    inputs = torch.rand(256, 4)
-    data = TensorDataset(inputs, (inputs[:, 0] > 0.5).long())
-    model = model or nn.Linear(4, 2)
-    engine = PrivacyEngine()
-    wrapped, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        data_loader=DataLoader(data, batch_size=32),
-        noise_multiplier=2.0,
-        max_grad_norm=1.0,
-    )
-    for features, targets in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(wrapped(features), targets).backward()
-        optimizer.step()
-    return model, wrapped, engine
-
-
 def test_what_training_left_on_a_teacher_stays_with_the_original(tmp_path: Path) -> None:
     bare, wrapped, _ = train_with_opacus(0, nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     secret = torch.rand(16, 4)
@@ -584,11 +455,6 @@ def test_what_training_left_on_a_teacher_stays_with_the_original(tmp_path: Path)
             assert torch.equal(ensemble.sensitive_votes(secret)[0], bare(secret).argmax(dim=1))
     assert bare[0].activations
     assert secret.numpy().tobytes() in pickle.dumps(bare)
-
-
-@pytest.fixture(scope="module")
-def trained() -> list[tuple[nn.Module, nn.Module, PrivacyEngine]]:
-    return [train_with_opacus(seed) for seed in range(3)]
 
 
 def test_from_opacus_reads_fetches_and_labels(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
@@ -733,85 +599,6 @@ def test_from_opacus_wrong_arguments(
         dt.PrivateMajorityEnsemble.from_opacus(models, engines, **{"delta": 1e-3, **how})
     with pytest.raises(dt.InvalidArgument, match="one for each of the 3 models"):
         dt.PrivateMajorityEnsemble.from_opacus(models, engines[:2], delta=1e-3, allowance=1.0)
-
-
-def test_report_is_for_people_and_for_programs(trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]]) -> None:
-    _, models, engines = zip(*trained, strict=True)
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=1.0)
-    assert ensemble.privacy_report(as_dict=True)["total"] is None
-    ensemble(torch.rand(4, 4))
-    text = ensemble.privacy_report()
-    for part in (
-        "4 labels",
-        "operating system",
-        "One label",
-        "All 4 labels together",
-        "Assumptions:",
-        "Teachers 0-2: ",
-        "Secrecy",
-    ):
-        assert part in text
-    assert max(map(len, text.splitlines())) < 80
-    marked = ensemble.privacy_report(markdown=True)
-    assert marked.startswith("# Privacy report\n\nReleased: 4 labels, by DaRRM from 3 teachers. Randomness: ")
-    assert "\n\nAssumptions:\n\n- Neighbours: " in marked
-    assert "".join(marked.split()) == "#Privacyreport" + "".join(text.split())
-    assert f"One label is {ensemble.total_privacy(labels=1).guarantee}, by " in marked
-
-
-def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
-    ledger = dt.PrivacyLedger(tmp_path / "week.ledger", dt.PrivacyGuarantee(epsilon=20.0, delta=1e-5))
-    mechanism = dt.GNMax(sigma=12.5546, teachers=5, classes=3)
-    ensemble = dt.PrivateMajorityEnsemble(
-        [Returns(*((1 + n) * torch.eye(3)[c]).tolist()) for n, c in enumerate((0, 1, 1, 2, 0))],
-        mechanism,
-        overlap=1,
-        ledger=ledger,
-    )
-    told = ensemble.privacy_report(as_dict=True)
-    assert (told["version"], told["date"][:2]) == (dt.__version__, "20")
-    assert told["ledger"] == {
-        "file": "week.ledger",
-        "budget": {"epsilon": 20.0, "delta": 1e-5},
-        "trust": ledger.trust,
-    }
-    assert ledger.trust in " ".join(ensemble.privacy_report().split())
-    assert told["total"] is None
-    assert str(tmp_path) not in str(told)
-    ensemble(torch.rand(1, 1))
-    one = " ".join(ensemble.privacy_report().split())
-    assert "Released: 1 label, by GNMax (sigma 12.5546, overlap 1) from 5 teachers. Randomness:" in one
-    assert "All 1" not in one
-    assert "Ledger: week.ledger, budget (20, 1e-05)-DP. Reported by darrm-torch" in one
-    ensemble(torch.rand(500, 1))
-    # Two bounds are proven for coins on the counts; the report says which one it is.
-    text = " ".join(ensemble.privacy_report().split())
-    counts = dt.GNMax(sigma=12.5546).guarantee(labels=501, delta=1e-5)
-    assert ensemble.total_privacy(labels=501).epsilon < counts.epsilon
-    assert (
-        "by the Renyi bound of the label itself, over all votes of 5 teachers for 3 classes, sigma = 12.5546." in text
-    )
-    other = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.GNMax(sigma=12.5546), overlap=1)
-    assert "by the Gaussian mechanism on the counts, sigma = 12.5546." in " ".join(other.privacy_report().split())
-    assert "Ledger: :memory:, no budget." in other.privacy_report()
-    coins = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.PermuteAndFlip(epsilon=0.25), overlap=1)
-    coins(torch.rand(2, 1))
-    text = " ".join(coins.privacy_report().split())
-    assert "Released: 2 labels, by PermuteAndFlip (epsilon 0.25, overlap 1) from 2 teachers." in text
-    assert "by the theorem of PermuteAndFlip. All 2" in text
-    assert "by the theorem of PermuteAndFlip for one label, and composition of 2." in text
-
-
-def test_a_report_of_what_is_not_proven_says_so() -> None:
-    ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.NoiseFreeMajority(classes=2))
-    ensemble(torch.rand(3, 1))
-    text, told = ensemble.privacy_report(), ensemble.privacy_report(as_dict=True)
-    assert "One label is not proven to be private" in text
-    assert "All 3 labels together are not proven to be private" in text
-    assert "(inf" not in text
-    assert (told["label"]["epsilon"], told["label"]["route"]) == (None, None)
-    assert not any(route["applies"] for route in told["total"]["routes"] if route["epsilon"] is None)
-    json.dumps(told, allow_nan=False)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -983,18 +770,6 @@ def test_other_promises_of_the_same_teachers_do_not_make_labels_cheaper(tmp_path
     with pytest.raises(dt.LedgerError, match="promises"):
         ensemble(1e-6)
     assert ensemble(0.1).ledger.count == 3
-
-
-def test_the_report_holds_no_fingerprint_of_the_weights(
-    trained: list[tuple[nn.Module, nn.Module, PrivacyEngine]],
-) -> None:
-    _, models, engines = zip(*trained, strict=True)
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-3, allowance=2.0, noise="self-bounding")
-    ensemble(torch.rand(2, 4))
-    said = str(ensemble.privacy_report(as_dict=True)) + ensemble.privacy_report()
-    for profile in ensemble.profiles:
-        assert profile.reading.digest
-        assert profile.reading.digest not in said
 
 
 def small_net() -> nn.Module:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -14,18 +13,15 @@ from darrm_torch import (
     DaRRM,
     ExponentialMechanism,
     GNMax,
-    InvalidArgument,
     LNMax,
     NoiseFreeMajority,
     NoiseFunction,
     PermuteAndFlip,
     PrivacyGuarantee,
-    UnprovenPrivacy,
     optimize_noise,
     self_bounding_noise,
 )
-from darrm_torch.noise.histograms import standings
-from darrm_torch.noise.tables import noise_free_table
+from tests.mechanisms.enumeration import all_counts
 
 SETTINGS = 50
 LAW_ERROR = 1e-12  # what label_probabilities promises
@@ -33,11 +29,6 @@ LAW_ERROR = 1e-12  # what label_probabilities promises
 
 def hockey_stick(here: np.ndarray, there: np.ndarray, epsilon: float) -> float:
     return float(np.maximum(here - math.exp(epsilon) * there, 0).sum())
-
-
-def all_counts(teachers: int, classes: int) -> np.ndarray:
-    bars = itertools.combinations(range(teachers + classes - 1), classes - 1)
-    return np.array([np.diff([-1, *bar, teachers + classes - 1]) - 1 for bar in bars])
 
 
 def worst_loss_of_own_randomness(
@@ -201,111 +192,3 @@ def test_a_wrong_gamma_breaks_the_promise() -> None:
     wrong = DaRRM(NoiseFunction(gamma=np.minimum(1.01 * noise.gamma, 1)), uncertified=True)
     assert worst_label_loss(right, 5, 0.1, 1e-6, 0.2) <= 2e-6
     assert worst_label_loss(wrong.label_probabilities(counts)[:, 1], 5, 0.1, 1e-6, 0.2) > 2e-6
-
-
-@pytest.mark.parametrize("classes", [2, 3, 4])
-def test_allowance_of_the_plain_plurality(classes: int) -> None:
-    """The definition, term by term: sum over r teachers of (f - min f) <= m f, for all votes."""
-    for teachers in (1, 2, 3, 4, 5, 6):
-        counts = all_counts(teachers, classes)
-        law = {
-            tuple(c): p for c, p in zip(counts.tolist(), NoiseFreeMajority().label_probabilities(counts), strict=True)
-        }
-        for overlap in range(1, teachers + 1):
-            claimed = NoiseFreeMajority(classes=classes).self_bounding_allowance(teachers=teachers, overlap=overlap)
-            assert claimed <= NoiseFreeMajority().self_bounding_allowance(teachers=teachers, overlap=overlap)
-            needed = max(_needed(law, votes, c, overlap) for votes in law for c in range(classes) if law[votes][c] > 0)
-            assert math.isclose(needed, claimed)
-
-
-@pytest.mark.parametrize(("classes", "most"), [(3, 22), (4, 14), (5, 12), (7, 10)])
-def test_allowance_of_the_plain_plurality_is_that_of_its_table(classes: int, most: int) -> None:
-    """In exact arithmetic, over all standings: also where K votes cannot make three classes tie."""
-    for teachers in range(1, most + 1):
-        table, free = noise_free_table(standings(teachers, classes)), NoiseFreeMajority(classes=classes)
-        for overlap in range(1, teachers + 1):
-            claimed = free.self_bounding_allowance(teachers=teachers, overlap=overlap)
-            assert claimed == table.smallest_allowance(overlap)
-
-
-def _needed(law, votes: tuple[int, ...], label: int, overlap: int) -> float:
-    falls = []
-    for k, number in enumerate(votes):
-        least = law[votes][label]
-        for w in range(len(votes)):
-            if number and w != k:
-                moved = list(votes)
-                moved[k] -= 1
-                moved[w] += 1
-                least = min(least, law[tuple(moved)][label])
-        falls += [law[votes][label] - least] * number
-    return sum(sorted(falls, reverse=True)[:overlap]) / law[votes][label]
-
-
-def test_a_gamma_without_certificate_is_refused() -> None:
-    noise = NoiseFunction(gamma=[1, 0.5, 0.5, 1])
-    with pytest.raises(UnprovenPrivacy, match="uncertified=True"):
-        DaRRM(noise)
-    mechanism = DaRRM(noise, uncertified=True)
-    assert mechanism.certificate is None
-    assert "no certificate" in mechanism.describe()["notes"][0]
-    assert mechanism.describe()["parameters"]["certified"] is False
-
-
-def test_only_a_noise_function_is_one() -> None:
-    with pytest.raises(InvalidArgument, match="noise must be a NoiseFunction"):
-        DaRRM(np.ones(4))
-
-
-def test_darrm_draws_exactly_the_certified_gamma() -> None:
-    noise = optimize_noise(
-        teachers=11, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.3), shape="free"
-    )
-    mechanism = DaRRM(noise)
-    thresholds = mechanism._thresholds
-    votes = np.arange(12)
-    assert thresholds.dtype == np.int64
-    assert [int(t) for t in thresholds] == [
-        2**53 + int(np.sign(2 * v - 11)) * int(g * 2**53) for v, g in zip(votes, noise.gamma, strict=True)
-    ]
-    with pytest.raises(ValueError, match="read-only"):
-        thresholds[0] = 0
-    # Of the 2**54 values of 54 bits exactly `threshold` give label 1: the last that does, and the first that does not.
-    for vote in (1, 4, 6, 10):
-        edge = int(thresholds[vote])
-        words = np.array([((edge - 1) << 10) + 1023, edge << 10], dtype=np.uint64)
-        mechanism._bits.words = lambda size, words=words: words[:size]
-        assert mechanism.aggregate(np.array([[11 - vote, vote]] * 2)).tolist() == [1, 0]
-
-
-def test_darrm_knows_its_teachers() -> None:
-    mechanism = DaRRM(self_bounding_noise(teachers=5, allowance=2.0))
-    assert (mechanism.teachers, mechanism.classes) == (5, 2)
-    with pytest.raises(InvalidArgument, match="teachers must be 5"):
-        mechanism.self_bounding_allowance(teachers=6)
-
-
-def test_a_noise_function_that_is_certain_promises_nothing_itself() -> None:
-    assert DaRRM(self_bounding_noise(teachers=5, allowance=2.0)).guarantee() is None
-    assert NoiseFreeMajority().guarantee() is None
-    constant = DaRRM(NoiseFunction(gamma=np.full(6, 0.5)), uncertified=True)
-    assert math.isclose(constant.guarantee().epsilon, math.log(3), rel_tol=1e-12)
-    assert constant.guarantee().epsilon >= math.log(3)
-
-
-def test_many_teachers_take_no_time() -> None:
-    """All pairs of 10,001 counts took 23 seconds and gigabytes; the worst pair lies a window apart."""
-    teachers = 10_000
-    gamma = np.abs(2 * np.arange(teachers + 1) - teachers) / (2 * teachers)
-    mechanism = DaRRM(NoiseFunction(gamma=gamma), uncertified=True)
-    start = time.process_time()
-    found = [mechanism.guarantee(overlap=overlap).epsilon for overlap in (1, 700, teachers, 2 * teachers)]
-    assert time.process_time() - start < 1
-    chance = mechanism.noise.label_probability(np.arange(teachers + 1))
-    exact = [np.log(chance[r:] / chance[: teachers + 1 - r]).max() for r in (1, 700, teachers, teachers)]
-    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=2.0**-45)  # what is added for rounding
-
-
-def test_a_delta_above_all_chances_costs_nothing() -> None:
-    fair = DaRRM(NoiseFunction(gamma=np.zeros(6)), uncertified=True)
-    assert fair.guarantee(delta=0.95).epsilon <= 1e-12

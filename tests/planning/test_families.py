@@ -13,12 +13,10 @@ from darrm_torch import (
     InvalidArgument,
     LNMax,
     NoiseFreeMajority,
-    PluralityVotes,
     PrivacyGuarantee,
     PrivacyProfile,
     plan,
     strongest_mechanism,
-    subsampling_noise,
     total_privacy,
 )
 from darrm_torch.planning.builders import by_strength
@@ -79,8 +77,8 @@ def test_the_best_for_each_situation(ask: dict[str, Any], best: str) -> None:
             if target is not None:
                 promise = PrivacyProfile.non_private() if row.own_randomness else ask["teacher"]
                 total = total_privacy(
-                    teachers=[promise] * row.voters,
-                    overlap=min(answer.overlap, row.voters),
+                    teachers=[promise] * asked["teachers"],
+                    overlap=answer.overlap,
                     mechanism=row.mechanism,
                     labels=count,
                     delta=target.delta,
@@ -149,32 +147,10 @@ def test_the_strongest_of_a_kind_keeps_its_targets(
         assert total.epsilon >= 0.99 * target.epsilon
 
 
-def test_every_route_counts_for_self_bounding_noise() -> None:
-    """For many labels its coins, seen through the teachers' training, prove more than its allowance."""
-    teacher = PrivacyProfile.from_dp_sgd([(4.0, 0.1, 40)])
-    target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
-    mechanism = strongest_mechanism(
-        "self-bounding", teachers=11, classes=2, teacher=teacher, overlap=1, labels=200, total_target=target
-    )
-    total = total_privacy(teachers=[teacher] * 11, overlap=1, mechanism=mechanism, labels=200, delta=target.delta)
-    assert 0.99 * target.epsilon <= total.epsilon <= target.epsilon
-    assert total.route.key != "self-bounding"
-
-
-def test_subsampling_asks_the_largest_sample_that_fits() -> None:
-    for allowance, sample in ((1, 1), (1.99, 1), (2, 3), (2.5, 3), (3, 5), (6, 11), (20, 11)):
-        mechanism = strongest_mechanism("subsampling", teachers=11, classes=2, allowance=allowance)
-        assert np.array_equal(mechanism.noise.gamma, subsampling_noise(teachers=11, allowance=sample).gamma)
-        assert (sample + 1) // 2 - 1e-12 < mechanism.certificate.allowance <= (sample + 1) // 2
-    doubled = PrivacyGuarantee(epsilon=0.2, delta=2e-5)
-    mechanism = strongest_mechanism("subsampling", teachers=11, classes=2, teacher=POINT, label_target=doubled)
-    assert round(mechanism.certificate.allowance) == 2  # exactly what the target is
-
-
 @pytest.mark.parametrize(
     ("kind", "ask", "message"),
     [
-        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, optimal"),
+        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, jury, optimal"),
         ("darrm", {"label_target": TARGET}, "teacher must be a promise that darrm can build on"),
         ("darrm", {"classes": 3, "teacher": POINT, "label_target": TARGET}, "classes must be 2 for darrm"),
         ("darrm", {"allowance": 1, "teacher": POINT}, "allowance must be given without targets, for self-bounding"),
@@ -197,16 +173,6 @@ def test_what_has_no_strength_that_fits(kind: str, ask: dict[str, Any], message:
         strongest_mechanism(kind, **{"teachers": 11, "classes": 2} | ask)
 
 
-def test_tables_follow_the_prior_that_is_given() -> None:
-    target = PrivacyGuarantee(epsilon=0.5, delta=1e-5)
-    asked: dict[str, Any] = {"teachers": 7, "classes": 3, "overlap": 1, "label_target": target}
-    for accuracy in (0.4, 0.9):
-        prior = PluralityVotes(accuracy=accuracy)
-        own = strongest_mechanism("vote-private", **asked, prior=prior)
-        assert own.expected_accuracy(prior) >= strongest_mechanism("vote-private", **asked).expected_accuracy(prior)
-        assert own.prior == (prior,)
-
-
 def test_kinds_of_one_label_are_those_of_the_plan() -> None:
     asked: dict[str, Any] = {"teachers": 5, "teacher": POINT, "label_target": TARGET}
     rows = {row.kind: row for row in plan(**asked).rows}
@@ -220,10 +186,30 @@ def test_kinds_of_one_label_are_those_of_the_plan() -> None:
     assert strongest_mechanism("noise-free", teachers=5, classes=2) == NoiseFreeMajority(classes=2, teachers=5)
 
 
+def test_a_jury_is_as_large_as_its_price_allows() -> None:
+    asked: dict[str, Any] = {"teachers": 11, "classes": 2, "teacher": POINT, "overlap": 1}
+    prices = {
+        size: total_privacy(
+            teachers=[POINT] * 11, overlap=1, mechanism=NoiseFreeMajority(jury=size), labels=9, delta=TARGET.delta
+        ).epsilon
+        for size in (1, 3, 5, 7)
+    }
+    assert list(prices.values()) == sorted(prices.values())
+    for size in (1, 3, 5):
+        target = PrivacyGuarantee(epsilon=(prices[size] + prices[size + 2]) / 2, delta=TARGET.delta)
+        jury = strongest_mechanism("jury", labels=9, total_target=target, **asked)
+        assert jury == NoiseFreeMajority(classes=2, teachers=11, jury=size)
+    with pytest.raises(InvalidArgument, match="total_target"):
+        strongest_mechanism("jury", total_target=PrivacyGuarantee(epsilon=1e-9, delta=1e-12), **asked)
+    row = next(row for row in plan(**asked, total_target=target).rows if row.kind == "jury")
+    assert row.mechanism == jury
+    assert eval(row.code, {"dt": dt}) == jury
+    assert (row.name, row.voters) == ("noise-free, 5 of 11", 5)
+
+
 def test_every_kind_has_one_entry_that_a_plan_or_python_can_build() -> None:
     assert list(FAMILIES) == [family.kind for family in FAMILIES.values()]
     for family in FAMILIES.values():
-        assert family.name(2) or family.name(3)
         assert set(family.strengths) <= {"allowance", "label_target", "total_target"}
 
 

@@ -511,12 +511,15 @@ def test_self_bounding_labels_of_allocated_records():
 
 
 def test_a_jury_of_allocated_teachers():
-    majority = NoiseFreeMajority(classes=2)
     whole, jury, alone = (
         dt.total_privacy(
-            teachers=[PAPER] * 11, mechanism=majority, labels=9, delta=3e-4, voters=voters, allocation=allocation
+            teachers=[PAPER] * 11,
+            mechanism=NoiseFreeMajority(classes=2, jury=size),
+            labels=9,
+            delta=3e-4,
+            allocation=allocation,
         )
-        for voters, allocation in ((11, ALLOCATION), (5, ALLOCATION), (5, None))
+        for size, allocation in ((11, ALLOCATION), (5, ALLOCATION), (5, None))
     )
     assert jury.epsilon == pytest.approx(0.00835, rel=1e-2)
     assert jury.epsilon < whole.epsilon
@@ -553,7 +556,7 @@ def test_unlike_teachers_cost_what_the_weakest_costs():
     [
         ({"allocation": dt.RandomAllocation(teachers=10)}, "allocation"),
         ({"overlap": 3}, "overlap"),
-        ({"voters": 12}, "v"),
+        ({"mechanism": NoiseFreeMajority(jury=12)}, "jury"),
     ],
 )
 def test_an_allocation_fits_the_teachers(options, name):

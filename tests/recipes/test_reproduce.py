@@ -159,8 +159,9 @@ def test_what_is_shown_as_keeping_the_guarantee_is_proven_to(equal: str, case: s
     for row in rows:
         if row.mechanism is not None:
             proven = dt.total_privacy(
-                teachers=[dt.PrivacyProfile.non_private() if row.own_randomness else strategies.profile()] * row.voters,
-                overlap=min(case.overlap, row.voters),
+                teachers=[dt.PrivacyProfile.non_private() if row.own_randomness else strategies.profile()]
+                * case.teachers,
+                overlap=case.overlap,
                 mechanism=row.mechanism,
                 labels=labels,
                 delta=target.delta,

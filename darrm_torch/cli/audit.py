@@ -1,0 +1,126 @@
+"""``darrm audit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument, PrivacyViolation
+from .files import read_text
+from .parser import Command, UsageError, one_of
+from .promises import add_teacher, read_teacher
+from .showing import fill, print_json, progress
+from .values import guarantee, read_guarantee
+
+if TYPE_CHECKING:
+    from ..mechanisms.base import Mechanism
+    from ..noise.certificate import WorstCase
+    from ..privacy.guarantees import PrivacyGuarantee
+
+__all__ = ["COMMAND"]
+
+
+def _add_arguments(parser: Any) -> None:
+    from ..planning.families import FAMILIES
+
+    parser.add_argument("--mechanism", type=one_of(*FAMILIES), metavar="KIND", help=f"one of {', '.join(FAMILIES)}")
+    parser.add_argument("--noise", metavar="FILE", help="or: a noise function that `darrm noise --out` wrote")
+    parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: as the noise function says)")
+    parser.add_argument("--classes", type=int, default=2, metavar="C", help="number of classes (default: 2)")
+    add_teacher(parser, "what each teacher promises, where the mechanism rests on it")
+    parser.add_argument("--overlap", type=int, metavar="R", help="most teachers a record can affect (default: all)")
+    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
+    parser.add_argument("--allowance", type=float, metavar="M", help="or: a label costs what M teachers do")
+    parser.add_argument("--claim", type=guarantee, metavar="EPS,DELTA", help="what to refute (default: its guarantee)")
+    parser.add_argument(
+        "--samples", type=int, default=5_000_000, metavar="N", help="most labels on each data set (default: 5000000)"
+    )
+    parser.add_argument("--confidence", type=float, default=0.999, help="of the lower bound (default: 0.999)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _run(chosen: Any) -> int:
+    from ..auditing import audit
+
+    if (chosen.mechanism is None) == (chosen.noise is None):
+        raise UsageError("give --mechanism KIND, or --noise FILE (see darrm audit --help)")
+    mechanism = _from_file(chosen) if chosen.mechanism is None else _of_kind(chosen)
+    claim = next((read_guarantee(text) for text in (chosen.claim, chosen.label_target) if text is not None), None)
+    worst_case = _worst_case(mechanism, claim, chosen)
+    with progress(None, "draws"):
+        result = audit(
+            mechanism,
+            claim=claim,
+            worst_case=worst_case,
+            teachers=chosen.teachers if worst_case is None else None,
+            overlap=chosen.overlap,
+            samples=chosen.samples,
+            confidence=chosen.confidence,
+        )
+    if chosen.json:
+        plain = {"epsilon": result.epsilon, "claim": {"epsilon": result.claim.epsilon, "delta": result.claim.delta}}
+        print_json({**plain, **{name: getattr(result, name) for name in ("draws", "confidence", "worst_case")}})
+    else:
+        print(
+            fill(
+                f"Not refuted: one label is {result.claim}. From {result.draws} labels, epsilon is at least "
+                f"{result.epsilon:.4g} at this delta, with confidence {result.confidence:g}. This proves nothing; an "
+                "audit only finds grave mistakes."
+            )
+        )
+    return 0
+
+
+def _from_file(chosen: Any) -> Mechanism:
+    """DaRRM with the noise function of ``--noise``, proven again."""
+    from ..mechanisms.darrm import DaRRM
+    from ..noise.function import NoiseFunction
+
+    try:
+        noise = NoiseFunction.from_json(read_text("--noise", chosen.noise))
+    except InvalidArgument as error:
+        cure = "" if error.name == "text" else str(error)
+        raise InvalidArgument("--noise", "a file that `darrm noise --out` wrote", chosen.noise, cure) from None
+    except PrivacyViolation as error:
+        raise PrivacyViolation(f"{chosen.noise}: {error}") from None
+    if chosen.teachers not in (None, noise.teachers):
+        raise InvalidArgument("--teachers", f"{noise.teachers}, as the noise function says", chosen.teachers)
+    return DaRRM(noise, uncertified=noise.certificate is None)
+
+
+def _of_kind(chosen: Any) -> Mechanism:
+    """The strongest mechanism of the kind ``--mechanism``."""
+    from ..planning.families import strongest_mechanism
+
+    if chosen.teachers is None:
+        raise UsageError("missing --teachers (see darrm audit --help)")
+    return strongest_mechanism(
+        chosen.mechanism,
+        teachers=chosen.teachers,
+        classes=chosen.classes,
+        teacher=read_teacher(chosen),
+        overlap=chosen.overlap,
+        allowance=chosen.allowance,
+        label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
+    )
+
+
+def _worst_case(mechanism: Mechanism, claim: PrivacyGuarantee | None, chosen: Any) -> WorstCase | None:
+    """The worst teachers under the noise of two classes, where the certificate does not name them."""
+    from ..mechanisms.darrm import DaRRM
+    from ..noise.certificate import Certificate, certify
+
+    teacher = read_teacher(chosen)
+    if not isinstance(mechanism, DaRRM) or isinstance(mechanism.certificate, Certificate) or teacher is None:
+        return None
+    if claim is None:
+        raise InvalidArgument("--claim", "given with this noise", None, "What M teachers promise, for an allowance M.")
+    gamma, overlap = mechanism.noise.gamma, chosen.overlap or getattr(mechanism.certificate, "overlap", None)
+    return certify(gamma, teachers=len(gamma) - 1, teacher=teacher, target=claim, overlap=overlap).worst_case
+
+
+COMMAND = Command(
+    summary="Try to refute a mechanism's guarantee of one label.",
+    example="darrm audit --mechanism gnmax --teachers 11 --overlap 1 --label-target 1,1e-5",
+    add_arguments=_add_arguments,
+    run=_run,
+)

@@ -1,0 +1,55 @@
+"""``darrm audit``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import check_mistake, name_of, said
+
+QUICK = ("--samples", "20000")
+GNMAX = ("audit", "--mechanism", "gnmax", "--teachers", "11", "--overlap", "1", "--label-target", "1,1e-5", *QUICK)
+DARRM = ("--teachers", "5", "--teacher", "0.5", "--label-target", "1")
+
+
+def test_a_mechanism_that_keeps_its_claim(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Not refuted: one label is (1, 1e-05)-DP." in said(capsys, *GNMAX).replace("\n  ", " ")
+    answer = json.loads(said(capsys, "audit", "--mechanism", "darrm", *DARRM, *QUICK, "--json"))
+    assert answer["claim"] == {"epsilon": 1.0, "delta": 0.0}
+    assert 0.5 < answer["epsilon"] <= 1.0
+    subsampling = ("--mechanism", "subsampling", "--allowance", "2", "--teachers", "5", "--teacher", "0.5")
+    assert "Not refuted" in said(capsys, "audit", *subsampling, "--claim", "1", *QUICK)
+
+
+def test_a_file_of_noise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "noise", "--teachers", "5", "--teacher", "0.5", "--target", "1", "--out", "n.json")
+    assert "Not refuted: one label is (1, 0)-DP." in said(capsys, "audit", "--noise", "n.json", *QUICK)
+    assert "the labels are not (0.5, 0)-DP" in said(
+        capsys, "audit", "--noise", "n.json", "--claim", "0.5", *QUICK, status=1
+    )
+
+
+def test_a_wrong_claim_is_refuted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "the labels are not (0.2, 1e-05)-DP" in said(capsys, *GNMAX, "--claim", "0.2,1e-5", status=1)
+
+
+MISTAKES = [
+    (("audit",), "give --mechanism KIND, or --noise FILE"),
+    (("audit", "--mechanism", "gnmax", "--noise", "n.json"), "give --mechanism KIND, or --noise FILE"),
+    (("audit", "--mechanism", "gnmax", "--label-target", "1,1e-5"), "missing --teachers"),
+    (("audit", "--mechanism", "gnmx"), "Did you mean gnmax?"),
+    ((*GNMAX, "--samples", "0"), "--samples must be"),
+    ((*GNMAX, "--confidence", "2"), "--confidence must be"),
+    (("audit", "--noise", "nets_of_a_user.py"), "a file that `darrm noise --out` wrote"),
+    (("audit", "--noise", "nothing.json"), "'nothing.json'"),
+    (("audit", "--mechanism", "subsampling", "--allowance", "1", "--teachers", "5", "--teacher", ".5"), "--claim must"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=name_of)
+def test_a_mistake_is_one_line_that_names_it(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    check_mistake(capsys, trained, *arguments, words=words)
