@@ -114,7 +114,8 @@ def study(
 ) -> dict[str, dict[str, dict[str, list[float]]]]:
     """The accuracies of labels and student, one per seed, for each kind of student and source of labels."""
     stored = json.loads((folder / "settings.json").read_text())
-    settings = experiment.Settings(training=dt.TrainingSettings(**stored.pop("training")), **stored)
+    training = {name: dt.TrainingSettings(**stored.pop(name)) for name in ("training", "one_model")}
+    settings = experiment.Settings(**training, **stored)
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
     private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
     home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged
@@ -165,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.run} has its own settings; {option_names(settings)} would need a new folder")
     quieten()
     results = study(options.run, seeds=options.seeds, steps=options.steps)
-    experiment.write_text(options.run / "students.json", json.dumps(results, indent=1))
+    experiment.write_whole(options.run / "students.json", json.dumps(results, indent=1))
     print(
         f"\nAccuracy: mean over {options.seeds} seeds, in brackets the standard deviation of one.\n\n{table(results)}"
     )

@@ -346,7 +346,7 @@ def table(results: dict[str, Any]) -> str:
 
 def write(folder: Path, results: dict[str, Any]) -> None:
     """Write results.json and figure.png to ``folder``."""
-    experiment.write_text(folder / "results.json", json.dumps(results, indent=1))
+    experiment.write_whole(folder / "results.json", json.dumps(results, indent=1))
     figure(folder / "figure.png", results)
 
 

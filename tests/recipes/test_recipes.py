@@ -103,7 +103,9 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     rows = {row["method"]: row for row in results["methods"]}
     assert len(rows) == METHODS
     for name, row in rows.items():
-        if name != "noise-free":
+        assert row["total"]["epsilon"] <= results["total"]["epsilon"] * (1 + 1e-9)
+        assert row["total"]["delta"] == results["total"]["delta"]
+        if name not in ("noise-free", "one-model"):
             assert row["label"]["epsilon"] <= results["target"]["epsilon"]
             assert row["label"]["delta"] == results["target"]["delta"]
     # Labels of the same teachers: no total is a sum of one-label guarantees, but for self-bounding noise.
@@ -114,13 +116,17 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [file.name for file in private] == [
         "draw.json",
         "draws.npy",
+        "model-data.sha256",
         "plain-teacher-data.sha256",
         "teacher-data.sha256",
     ]
     assert all(file.stat().st_mode & 0o077 == 0 for file in private)
-    assert "at random and in secret. Counting that" in results["notes"][-1]
+    prices = results["prices"]
+    assert 0 < prices["allocation"] < prices["true"] < prices["assumed"] == results["total"]["epsilon"]
+    for words in ("one DP-SGD model", "drawn at random and in secret", "train one private model"):
+        assert words in " ".join(shown.split())
     before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
-    for name in ("darrm-optimal", "gnmax-rdp"):
+    for name in ("darrm-optimal", "gnmax-exact"):
         (run / "students" / f"{name}.json").unlink()  # as if stopped between labelling and these students
     assert demo.main([*SMALL, "--run", str(run)]) == 0
     again = json.loads((run / "results.json").read_text())
