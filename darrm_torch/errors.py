@@ -75,8 +75,8 @@ def _without_content(value: Any) -> Any:
     """What an error may show of a secret value: words about it, or its type and shape."""
     if value is None or isinstance(value, str) or _is_shape(value):
         return value
-    shape = getattr(value, "shape", None)
-    return f"a value of type {type(value).__name__}" + (f" and shape {tuple(shape)}" if _is_shape(shape) else "")
+    shape = f" and shape {tuple(value.shape)}" if _is_shape(getattr(value, "shape", None)) else ""
+    return f"a value of type {type(value).__name__}{shape}"
 
 
 def _is_shape(value: Any) -> bool:
