@@ -19,6 +19,7 @@ from darrm_torch.cli.running import run_command
 from darrm_torch.teachers.workers import start_workers_early
 
 from .options import (
+    common_settings,
     data_arguments,
     label_arguments,
     print_results,
@@ -26,7 +27,6 @@ from .options import (
     quieten,
     run_arguments,
     training_arguments,
-    training_settings,
 )
 
 # Only light imports here: every training process imports this module again.
@@ -69,7 +69,6 @@ def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     start_workers_early()
     from darrm_torch.errors import check_integer
-    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report
     from .data import load_task
@@ -79,21 +78,11 @@ def run(options: argparse.Namespace) -> int:
     task = load_task(options.data, classes=options.classes, folder=options.data_folder, limit=options.limit)
     say(report.describe_data(task))
     settings = experiment.Settings(
-        source=task.source,
-        classes=task.classes,
-        records=min(task.declared_records, options.limit or task.declared_records),
-        teachers=options.teachers,
         overlap=options.overlap,
         assumed_overlap=options.teachers if options.assumed_overlap is None else options.assumed_overlap,
         contiguous=options.contiguous,
-        training=TrainingSettings(**training_settings(options, DEFAULTS[task.source])),
-        delta=options.delta,
-        allowance=options.allowance,
+        **common_settings(options, task, DEFAULTS[task.source]),
         epsilon=options.epsilon,
-        queries=options.queries,
-        total_delta=options.allowance * options.delta if options.total_delta is None else options.total_delta,
-        seed=options.seed,
-        limit=options.limit,
     )
     check_integer("queries", settings.queries, low=1, high=len(task.public_labels))
     folder = options.run or Path("runs") / f"{task.source}-{task.classes}"

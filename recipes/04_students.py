@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.run} has its own settings; {option_names(settings)} would need a new folder")
     quieten()
     results = study(options.run, seeds=options.seeds, steps=options.steps)
-    experiment.write_whole(options.run / "students.json", json.dumps(results, indent=1))
+    experiment.write_text(options.run / "students.json", json.dumps(results, indent=1))
     print(
         f"\nAccuracy: mean over {options.seeds} seeds, in brackets the standard deviation of one.\n\n{table(results)}"
     )

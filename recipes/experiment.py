@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from tqdm.auto import tqdm
 
 import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
+from darrm_torch.files import write_whole
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.checkpoints import load_teacher
@@ -95,7 +95,7 @@ def claim_folder(folder: Path, settings: Settings) -> None:
         if not record.exists():
             if any(folder.iterdir()):
                 raise InvalidArgument("run", "a new or empty folder, or that of an earlier run", str(folder))
-            write_whole(record, json.dumps(wanted, indent=1))
+            write_text(record, json.dumps(wanted, indent=1))
         stored = json.loads(record.read_text())
         (folder / "ledgers").mkdir(exist_ok=True)
         (folder / "students").mkdir(exist_ok=True)
@@ -109,11 +109,10 @@ def claim_folder(folder: Path, settings: Settings) -> None:
         )
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
+def write_text(file: Path, text: str) -> None:
+    """Write a file that is there completely or not at all."""
+    with write_whole(file) as beside:
+        beside.write_text(text)
 
 
 def train_both(
@@ -283,7 +282,7 @@ def train_student(
         "student_accuracy": fit_and_test(build(), data, **length),
         "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
     }
-    write_whole(done, json.dumps(result))
+    write_text(done, json.dumps(result))
     return result
 
 
@@ -343,21 +342,7 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
     optimal, free = ensembles["darrm-optimal"], ensembles["noise-free"]
     redrawn = dt.as_if_redrawn(optimal.noise.target, settings.queries, slack=settings.delta)
     affected = settings.teachers if settings.contiguous else settings.overlap
-    published = dt.total_privacy(
-        teachers=free.profiles,
-        overlap=affected,
-        mechanism=free.mechanism,
-        labels=settings.queries,
-        delta=settings.total_delta,
-    )
-    allocation = recorded_allocation(free.profiles)
-    allocated = allocation and dt.total_privacy(
-        teachers=free.profiles,
-        mechanism=free.mechanism,
-        labels=settings.queries,
-        delta=settings.total_delta,
-        allocation=allocation,
-    )
+    published, allocated = plain_prices(free, settings, overlap=affected)
     return [
         f"Noise is chosen so that one label is {optimal.noise.target}; the column shows the best proven guarantee of "
         "one label.",
@@ -373,6 +358,23 @@ def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings
         if allocated
         else "The shards have no price of a random allocation: they were cut by position, or drawn with a public seed.",
     ]
+
+
+def plain_prices(
+    free: dt.PrivateMajorityEnsemble, settings: Settings, *, overlap: int
+) -> tuple[dt.TotalPrivacy, dt.TotalPrivacy | None]:
+    """What all labels without noise cost for this overlap; and with their random allocation, if they have one."""
+    request: dict[str, Any] = {
+        "teachers": free.profiles,
+        "mechanism": free.mechanism,
+        "labels": settings.queries,
+        "delta": settings.total_delta,
+    }
+    allocation = recorded_allocation(free.profiles)
+    return (
+        dt.total_privacy(overlap=overlap, **request),
+        None if allocation is None else dt.total_privacy(allocation=allocation, **request),
+    )
 
 
 def describe_teachers(

@@ -9,9 +9,12 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from darrm_torch.errors import check_integer
+
+if TYPE_CHECKING:
+    from .data import Task
 
 # Only light imports here: every training process imports this module again.
 
@@ -52,12 +55,27 @@ def run_arguments(parser: argparse.ArgumentParser, folder: str) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
 
 
-def training_settings(options: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of :func:`training_arguments` that train, with ``defaults`` for those that were not given."""
+def common_settings(options: argparse.Namespace, task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the options of this module give; ``defaults`` for options of training that were not given."""
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
+
     if options.workers is not None:
         check_integer("workers", options.workers, low=1)
     given = {name: getattr(options, name) for name in defaults}
-    return {name: defaults[name] if value is None else value for name, value in given.items()}
+    training = {name: defaults[name] if value is None else value for name, value in given.items()}
+    return {
+        "source": task.source,
+        "classes": task.classes,
+        "records": min(task.declared_records, options.limit or task.declared_records),
+        "teachers": options.teachers,
+        "training": TrainingSettings(**training),
+        "delta": options.delta,
+        "allowance": options.allowance,
+        "queries": options.queries,
+        "total_delta": options.allowance * options.delta if options.total_delta is None else options.total_delta,
+        "seed": options.seed,
+        "limit": options.limit,
+    }
 
 
 def printer(options: argparse.Namespace) -> Callable[[str], None]:

@@ -7,10 +7,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from darrm_torch.files import write_whole
 from darrm_torch.privacy.guarantees import format_bound
 
 from .data import Task
-from .experiment import DRAWS, write_whole
+from .experiment import DRAWS, write_text
 
 WIDTH = 80
 
@@ -87,7 +88,7 @@ def spread(values: list[float]) -> str:
 
 def write(folder: Path, results: dict[str, Any]) -> None:
     """Write results.json and figure.png to ``folder``."""
-    write_whole(folder / "results.json", json.dumps(results, indent=1))
+    write_text(folder / "results.json", json.dumps(results, indent=1))
     figure(folder / "figure.png", results)
 
 
@@ -135,7 +136,6 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     lowest = min(0.5, *(row[which] for row in methods for which in ("label_accuracy", "student_accuracy")))
     right.set(xlim=(lowest, 1.0), xlabel="accuracy (guessing: 0.5)", title="At the same guarantee for one label")
     right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
-    partial = file.with_suffix(".partial.png")
-    figure.savefig(partial, dpi=130)
+    with write_whole(file) as beside:
+        figure.savefig(beside, dpi=130)
     plt.close(figure)
-    partial.replace(file)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..experiment import write_whole
+from ..experiment import write_text
 
 HEAD = """# The paper's figures and tables, reproduced
 
@@ -84,8 +84,8 @@ class Result:
         """Write ``name``.json, .md and, if there is a figure, .png and .svg to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         plain = {"title": self.title, "tables": [asdict(table) for table in self.tables], "notes": list(self.notes)}
-        write_whole(folder / f"{self.name}.json", json.dumps(plain | {"data": self.data}, indent=1))
-        write_whole(folder / f"{self.name}.md", self.markdown())
+        write_text(folder / f"{self.name}.json", json.dumps(plain | {"data": self.data}, indent=1))
+        write_text(folder / f"{self.name}.md", self.markdown())
         if self.draw:
             self.draw(folder / self.name)
 
@@ -93,5 +93,5 @@ class Result:
 def write_report(folder: Path, names: Sequence[str]) -> Path:
     """Write one report of all experiments in ``names`` whose results are in ``folder``."""
     sections = [file.read_text() for name in names if (file := folder / f"{name}.md").exists()]
-    write_whole(folder / "report.md", "\n".join([HEAD, *sections]))
+    write_text(folder / "report.md", "\n".join([HEAD, *sections]))
     return folder / "report.md"
