@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,19 @@ from ..arguments import checked
 from ..errors import InvalidArgument
 from ..files import keep_copy, write_whole
 
-__all__ = ["FORMAT", "FORMAT_KEY", "Checkpoint", "check_format", "load_teacher", "migrate", "weights_digest"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_KEY",
+    "Checkpoint",
+    "check_format",
+    "common_weights",
+    "equal_bits",
+    "filled_buffers",
+    "load_teacher",
+    "migrate",
+    "read_teacher_file",
+    "weights_digest",
+]
 
 # The number in files that this library writes. Files of format 1, and those of other libraries, have none.
 FORMAT, FORMAT_KEY = 2, "darrm_torch_format"
@@ -91,6 +103,53 @@ def weights_digest(module: Any) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, bit for bit."""
+    if one is other:
+        return True
+    if (one.shape, one.dtype, one.device, one.layout) != (other.shape, other.dtype, other.device, other.layout):
+        return False
+    if one.layout != torch.strided or one.is_quantized or not one.dim():
+        return torch.equal(one, other)
+    mine, theirs = (each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+    return torch.equal(mine, theirs)
+
+
+def common_weights(modules: Sequence[Any]) -> dict[str, Tensor]:
+    """The weights and buffers that all modules or state dicts have in common, bit for bit, by their names; none of one.
+
+    They were not trained, or the modules are copies: a frozen trunk, the base of adapters.
+    """
+    if len(modules) < 2:
+        return {}
+    first, *others = (dict(named_weights(module)) for module in modules)
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in one and equal_bits(value, one[name]) for one in others)
+    }
+
+
+def filled_buffers(module: Any, initial: Any) -> list[str]:
+    """Names of buffers that training may have filled; of a state dict, only running statistics are known to be such.
+
+    Those that equal the weights ``initial`` were not filled.
+    """
+    before = {} if initial is None else dict(named_weights(initial))
+    same = {name for name, value in named_weights(module) if name in before and equal_bits(value, before[name])}
+    if isinstance(module, Mapping):
+        buffers = {name: value for name, value in module.items() if name.endswith(("running_mean", "running_var"))}
+    else:
+        buffers = dict(unwrap_module(module).named_buffers())
+    return [
+        name
+        for name, value in buffers.items()
+        if not name.endswith("num_batches_tracked")
+        and ".".join(unwrap_name(name)) not in same
+        and bool((value != name.endswith("running_var")).any())
+    ]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -226,3 +285,16 @@ def _check_shapes(model: nn.Module, state: Mapping[str, Any], file: str | os.Pat
             difference += f", and {len(more)} more differ"
         expected = f"the weights of this {type(model).__name__}"
         raise InvalidArgument(str(file), expected, "those of another network", f"{name} is {difference}. {cure}")
+
+
+def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
+    """A file of weights that also holds an accountant."""
+    checkpoint = Checkpoint.read(path, name="source")
+    if "privacy_accountant_state_dict" not in checkpoint.rest:
+        cure = (
+            "It holds no accountant. Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no "
+            "accountant unless the callback AccountantCheckpoint stored it there."
+        )
+        expected = "a file with module_state_dict and privacy_accountant_state_dict"
+        raise InvalidArgument("source", expected, str(path), cure)
+    return checkpoint
