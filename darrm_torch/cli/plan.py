@@ -14,32 +14,42 @@ from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
 
 __all__ = ["COMMAND"]
 
-_QUICK = 50  # teachers of two classes: what they would need to be is found in about a second
+_QUICK = 50  # for so many teachers and two classes, the teachers that an agreement needs are found in about a second
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
-    add_teacher(parser, "what each teacher promises (leave out: teachers without privacy)")
-    parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
+    parser.add_argument(
+        "--teachers", type=int, metavar="K", help="number of teachers (default: those in --teachers-folder)"
+    )
+    add_teacher(parser, "the guarantee of each teacher (default: none, teachers without privacy)")
+    parser.add_argument(
+        "--teachers-folder", metavar="FOLDER", help="or: read the guarantees from teacher-*.pt files of Opacus"
+    )
     add_common(parser)
     parser.set_defaults(prior=None)
     parser.add_argument(
-        "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {OF_MANY} (default: several)"
+        "--classes",
+        type=int,
+        default=2,
+        metavar="C",
+        help=f"number of classes (default: 2); with more than two the prior is {OF_MANY} (default: several of them)",
     )
     parser.add_argument(
         "--allocation",
         type=one_of("random"),
         metavar="random",
-        help="each record drew its --overlap shards (then 1 by default) at random and in secret",
+        help="each record drew its --overlap shards (by default 1) at random and in secret",
     )
-    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
-    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
-    parser.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="what all may cost together")
+    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="number of labels (default: 1)")
+    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="the most that one label may cost")
     parser.add_argument(
-        "--agreement", type=float, metavar="A", help="also: what this agreement costs, and what teachers it needs"
+        "--total-target", type=guarantee, metavar="EPS,DELTA", help="the most that all labels may cost together"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--agreement", type=float, metavar="A", help="also show what this agreement costs and which teachers it needs"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon into this file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
@@ -59,7 +69,7 @@ def _run(chosen: Any) -> int:
         chosen.teachers = count
     if chosen.teachers is None:
         raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
-    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
+    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before the long computations
     check_overlap(chosen.overlap, chosen.teachers)
     allocation = None
     if chosen.allocation is not None:
@@ -99,7 +109,7 @@ def _run(chosen: Any) -> int:
         with progress(13, "figure") as bar:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
-    label_options = options_for(answer) if allocation is None else None  # they would say nothing of the allocation
+    label_options = options_for(answer) if allocation is None else None  # it has no option for an allocation
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)
@@ -117,12 +127,12 @@ def _run(chosen: Any) -> int:
     if needed is not None:
         print(f"\n{fill(str(needed))}")
     elif missing:
-        print("\nWhat the teachers would need to be for an agreement of 0.95: --agreement 0.95")
+        print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
     return 0
 
 
 COMMAND = Command(
-    summary="Which way of releasing labels for which budget, and why.",
+    summary="Compare ways of releasing labels, and recommend one for a budget.",
     example="darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 1/35 \\\n"
     "      --steps 175 --label-target 0.1,1e-4",
     add_arguments=_add_arguments,
