@@ -25,7 +25,6 @@ from darrm_torch.cli.parser import Command
 from darrm_torch.cli.running import run_command
 
 from .options import (
-    common_settings,
     data_arguments,
     label_arguments,
     print_results,
@@ -33,6 +32,7 @@ from .options import (
     quieten,
     run_arguments,
     training_arguments,
+    training_settings,
 )
 
 # Only light imports here: every training process imports this module again.
@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     from darrm_torch.errors import check_integer
+    from darrm_torch.teachers.dp_sgd import TrainingSettings
 
     from . import experiment, report, ten_classes
     from .data import load_all_classes
@@ -77,11 +78,21 @@ def run(options: argparse.Namespace) -> int:
     task = load_all_classes(options.data, folder=options.data_folder, limit=options.limit)
     say(report.describe_data(task))
     settings = ten_classes.Settings(
+        source=task.source,
+        classes=task.classes,
+        records=min(task.declared_records, options.limit or task.declared_records),
+        teachers=options.teachers,
         overlap=1,
         assumed_overlap=options.teachers,
         contiguous=False,
-        **common_settings(options, task, DEFAULTS[task.source]),
+        training=TrainingSettings(**training_settings(options, DEFAULTS[task.source])),
+        delta=options.delta,
+        allowance=options.allowance,
         epsilon=None,
+        queries=options.queries,
+        total_delta=options.allowance * options.delta if options.total_delta is None else options.total_delta,
+        seed=options.seed,
+        limit=options.limit,
         vote_epsilon=options.vote_epsilon,
         steps=options.steps,
     )

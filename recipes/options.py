@@ -9,12 +9,9 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from darrm_torch.errors import check_integer
-
-if TYPE_CHECKING:
-    from .data import Task
 
 # Only light imports here: every training process imports this module again.
 
@@ -28,9 +25,10 @@ def data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return data
 
 
-def training_arguments(teachers: argparse._ArgumentGroup) -> None:
-    """Add the options that say how teachers are trained."""
-    teachers.add_argument("--teachers", type=int, default=11, help="K (default: %(default)s)")
+def training_arguments(teachers: argparse._ArgumentGroup, *, count: int | None = 11) -> None:
+    """Add the options that say how teachers are trained; ``count`` is the default of K, ``None``: by data set."""
+    words = "by data set" if count is None else str(count)
+    teachers.add_argument("--teachers", type=int, default=count, help=f"K (default: {words})")
     teachers.add_argument("--noise-multiplier", type=float, help="of DP-SGD (default: by data set)")
     teachers.add_argument("--max-grad-norm", type=float, help="clipping bound (default: by data set)")
     teachers.add_argument("--batch-size", type=int, help="expected batch size (default: by data set)")
@@ -40,10 +38,11 @@ def training_arguments(teachers: argparse._ArgumentGroup) -> None:
     teachers.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
 
 
-def label_arguments(labels: argparse._ArgumentGroup) -> None:
-    """Add the options that say what labels may cost."""
+def label_arguments(labels: argparse._ArgumentGroup, *, allowance: float | None = 3.0) -> None:
+    """Add the options that say what labels may cost; ``allowance`` is the default of m, ``None``: by data set."""
+    words = "by data set" if allowance is None else str(allowance)
     labels.add_argument(
-        "--allowance", type=float, default=3.0, help="m: a label costs m times a teacher (default: %(default)s)"
+        "--allowance", type=float, default=allowance, help=f"m: a label costs m times a teacher (default: {words})"
     )
     labels.add_argument("--total-delta", type=float, help="delta of all labels together (default: that of one label)")
 
@@ -55,27 +54,12 @@ def run_arguments(parser: argparse.ArgumentParser, folder: str) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
 
 
-def common_settings(options: argparse.Namespace, task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the options of this module give; ``defaults`` for options of training that were not given."""
-    from darrm_torch.teachers.dp_sgd import TrainingSettings
-
+def training_settings(options: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of :func:`training_arguments` that train, with ``defaults`` for those that were not given."""
     if options.workers is not None:
         check_integer("workers", options.workers, low=1)
     given = {name: getattr(options, name) for name in defaults}
-    training = {name: defaults[name] if value is None else value for name, value in given.items()}
-    return {
-        "source": task.source,
-        "classes": task.classes,
-        "records": min(task.declared_records, options.limit or task.declared_records),
-        "teachers": options.teachers,
-        "training": TrainingSettings(**training),
-        "delta": options.delta,
-        "allowance": options.allowance,
-        "queries": options.queries,
-        "total_delta": options.allowance * options.delta if options.total_delta is None else options.total_delta,
-        "seed": options.seed,
-        "limit": options.limit,
-    }
+    return {name: defaults[name] if value is None else value for name, value in given.items()}
 
 
 def printer(options: argparse.Namespace) -> Callable[[str], None]:

@@ -20,6 +20,7 @@ from darrm_torch.files import write_whole
 from darrm_torch.lightning import StudentModule, VirtualAdversarialTraining
 from darrm_torch.noise.histograms import votes_within
 from darrm_torch.privacy.guarantees import format_bound
+from darrm_torch.teachers.allocations import recorded_allocation
 
 from . import experiment, report
 from .data import Task
@@ -238,7 +239,21 @@ def build_student() -> StudentModule:
 def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:
     """Notes for the reader of the tables, with the numbers of this run."""
     free, chosen = ensembles["noise-free"], ensembles["self-bounding"]
-    published, allocated = experiment.plain_prices(free, settings, overlap=1)
+    published = dt.total_privacy(
+        teachers=free.profiles,
+        overlap=1,
+        mechanism=free.mechanism,
+        labels=settings.queries,
+        delta=settings.total_delta,
+    )
+    allocation = recorded_allocation(free.profiles)
+    allocated = allocation and dt.total_privacy(
+        teachers=free.profiles,
+        mechanism=free.mechanism,
+        labels=settings.queries,
+        delta=settings.total_delta,
+        allocation=allocation,
+    )
     adding = [
         labels
         for labels in range(1, settings.teachers + 1)
@@ -331,7 +346,7 @@ def table(results: dict[str, Any]) -> str:
 
 def write(folder: Path, results: dict[str, Any]) -> None:
     """Write results.json and figure.png to ``folder``."""
-    experiment.write_text(folder / "results.json", json.dumps(results, indent=1))
+    experiment.write_whole(folder / "results.json", json.dumps(results, indent=1))
     figure(folder / "figure.png", results)
 
 
@@ -361,6 +376,6 @@ def figure(file: Path, results: dict[str, Any]) -> None:
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
     axes[0].set(ylabel="accuracy of labels (guessing: 0.1)", title="Private teachers, r = K")
     axes[1].set(title="Plain teachers, r = 1")
-    with write_whole(file) as beside:
+    with write_whole(file, private=True) as beside:
         canvas.savefig(beside, dpi=130)
     plt.close(canvas)

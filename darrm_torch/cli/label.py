@@ -13,7 +13,7 @@ from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
-from .promises import add_accept, naming
+from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
@@ -21,7 +21,6 @@ from .votes import OF_VOTES, Votes, add_arguments
 if TYPE_CHECKING:
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
-    from ..mechanisms.base import Mechanism
     from ..planning.ranking import Plan
 
 __all__ = ["COMMAND", "options_for"]
@@ -48,6 +47,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--overlap", type=int, metavar="R", help="most teachers that one record can affect (default: all)"
     )
+    add_allocation(parser, "train_teachers")
     parser.add_argument(
         "--batch-size", type=int, default=256, metavar="N", help="inputs per batch (default: %(default)s)"
     )
@@ -91,6 +91,7 @@ def _add_arguments(parser: Any) -> None:
 
 def options_for(answer: Plan) -> str | None:
     """The options of this command that build the mechanism that a plan recommends; None if there are none."""
+    from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -98,8 +99,9 @@ def options_for(answer: Plan) -> str | None:
     if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
     family = FAMILIES[best.kind]
-    if family.optimised and not answer.has_default_prior:
-        return None  # this command optimises for the default prior
+    belief = answer.plain_prior if best.own_randomness else answer.prior
+    if family.optimised and belief != typical_votes(answer.classes, plain=best.own_randomness):
+        return None  # this command optimises for typical votes
     options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
     if "total_target" not in family.strengths:
         options |= {"label_target": answer.one_label if family.strengths else None, "budget": answer.total_target}
@@ -109,6 +111,10 @@ def options_for(answer: Plan) -> str | None:
         if answer.label_target is not None:
             return None  # this command takes only one of them
         options |= {"total_target": answer.total_target, "labels": answer.labels}
+    if answer.allocation is not None and best.rests_on != "randomness":
+        if answer.allocation.weights or answer.allocation.blocks:
+            return None
+        options["allocation"] = "random" if answer.allocation.source == "stated" else None
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
         if isinstance(value, PrivacyGuarantee):
@@ -150,7 +156,7 @@ def _run(chosen: Any) -> int:
                 source.check_budget(ensemble)
         except BudgetExceeded as error:
             raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
-        agreement = _expected_agreement(ensemble.mechanism, source.teachers, source.classes)
+        agreement = _expected_agreement(ensemble, source.teachers, source.classes)
         if not chosen.json:
             _show_noise(ensemble, agreement, source.classes)
         if ledger is None:
@@ -171,14 +177,13 @@ def _run(chosen: Any) -> int:
 _DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth, in about a second
 
 
-def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
-    """About how often a label is the majority of the teachers, under the default prior of `darrm plan`."""
-    from ..noise.plurality_priors import VAGUE_VOTES
-    from ..noise.priors import IndependentVotes
+def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
+    """About how often a label is the majority of the teachers, for the votes that `darrm plan` expects by default."""
+    from ..planning.beliefs import typical_votes
     from ..planning.expectation import expected_agreement
 
-    prior = VAGUE_VOTES if classes > 2 else IndependentVotes()
-    return expected_agreement(mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
+    prior = typical_votes(classes, plain=not all(profile.is_private for profile in ensemble.profiles))
+    return expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
 def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
@@ -239,6 +244,7 @@ class _Models:
             ensemble.mechanism,
             profiles=ensemble.profiles,
             overlap=self._chosen.overlap,
+            allocation=ensemble.allocation,
             classes=ensemble.classes,
             ledger=ledger,
             delta=ensemble.delta,
@@ -295,6 +301,7 @@ class _Models:
                     allowance=strength.get("allowance"),
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
+                    allocation=stated_allocation(chosen, self.teachers),
                     teacher_promise="profile" if kind == "darrm" else "point",
                     classes=chosen.classes,
                     ledger=ledger,
@@ -305,12 +312,14 @@ class _Models:
         if accountants is not None:
             with naming(where):
                 profiles = read_teachers(accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept)
+        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = strongest_mechanism(
             kind,
             teachers=self.teachers,
             classes=self.classes,
             teacher=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=None if "allowance" in strength else allocation,
             labels=1 if chosen.labels is None else chosen.labels,
             **strength,
         )
@@ -319,7 +328,8 @@ class _Models:
             self._models,
             mechanism,
             profiles=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=allocation,
             classes=chosen.classes,
             ledger=ledger,
             delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,

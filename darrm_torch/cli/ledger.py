@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
 
 # The options that a ledger was started with. Its file notes them, so that later runs may leave them out.
-_KEPT = ("mechanism", "allowance", "label_target", "total_target", "labels", "overlap", "classes", "delta")
+_KEPT = (
+    "mechanism",
+    "allowance",
+    "label_target",
+    "total_target",
+    "labels",
+    "overlap",
+    "classes",
+    "delta",
+    "allocation",
+)
 
 
 def _add_arguments(parser: Any) -> None:

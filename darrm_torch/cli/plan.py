@@ -7,10 +7,10 @@ from typing import Any
 from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .label import options_for
-from .parser import Command, UsageError, one_of
-from .promises import add_common, add_teacher, read_teacher
+from .parser import Command, UsageError
+from .promises import add_allocation, add_common, add_teacher, read_teacher, stated_allocation
 from .showing import check_figure, fill, print_json, progress, save_figure
-from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
+from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shares
 
 __all__ = ["COMMAND"]
 
@@ -34,12 +34,15 @@ def _add_arguments(parser: Any) -> None:
         metavar="C",
         help=f"number of classes (default: 2); with more than two the prior is {OF_MANY} (default: several of them)",
     )
-    parser.add_argument(
-        "--allocation",
-        type=one_of("random"),
-        metavar="random",
-        help="each record drew its --overlap shards (by default 1) at random and in secret",
-    )
+    beliefs = parser.add_argument_group("how often teachers are right, from public data (default: typical votes)")
+    for option, whose in (("--teacher-accuracy", "these teachers"), ("--plain-accuracy", "teachers without privacy")):
+        beliefs.add_argument(
+            option,
+            type=shares,
+            metavar="A[,ALL]",
+            help=f"accuracy of one of {whose}, and of the majority of all, such as 0.8,0.9",
+        )
+    add_allocation(parser, "--teachers-folder")
     parser.add_argument("--labels", type=int, default=1, metavar="Q", help="number of labels (default: 1)")
     parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="the most that one label may cost")
     parser.add_argument(
@@ -57,7 +60,6 @@ def _run(chosen: Any) -> int:
     from ..noise.regions import check_overlap
     from ..planning.families import families
     from ..planning.ranking import plan
-    from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import format_bound
 
     if chosen.label_target is None and chosen.total_target is None:
@@ -71,9 +73,12 @@ def _run(chosen: Any) -> int:
         raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
     check_integer("--teachers", chosen.teachers, low=1)  # here and below: before the long computations
     check_overlap(chosen.overlap, chosen.teachers)
-    allocation = None
-    if chosen.allocation is not None:
-        allocation = RandomAllocation(teachers=chosen.teachers, overlap=chosen.overlap or 1)
+    teacher = read_teacher(chosen)
+    allocation = stated_allocation(chosen, chosen.teachers)
+    if allocation is None and isinstance(teacher, tuple):  # of a folder
+        from ..teachers.allocations import recorded_allocation
+
+        allocation = recorded_allocation(teacher, overlap=chosen.overlap)
     check_integer("--labels", chosen.labels, low=1)
     if chosen.agreement is not None:
         check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
@@ -81,17 +86,21 @@ def _run(chosen: Any) -> int:
     prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
     if prior is not None and isinstance(prior, PluralityVotes) != many:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
-    teacher, kinds = read_teacher(chosen), len(families(chosen.classes))
+    if prior is not None and chosen.teacher_accuracy is not None:
+        raise UsageError("give --prior or --teacher-accuracy, not both")
+    kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
         answer = plan(
             teachers=chosen.teachers,
             classes=chosen.classes,
             teacher=teacher,
-            overlap=chosen.overlap if allocation is None else None,
+            overlap=chosen.overlap,
             labels=chosen.labels,
             label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
+            teacher_accuracy=chosen.teacher_accuracy,
+            plain_accuracy=chosen.plain_accuracy,
             allocation=allocation,
             on_progress=lambda name: bar.update(),
         )
@@ -109,7 +118,7 @@ def _run(chosen: Any) -> int:
         with progress(13, "figure") as bar:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
-    label_options = options_for(answer) if allocation is None else None  # it has no option for an allocation
+    label_options = options_for(answer)
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)

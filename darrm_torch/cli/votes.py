@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import naming
+from .promises import checked_allocation, naming
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -121,12 +121,14 @@ class Votes:
         elif FAMILIES[chosen.mechanism].rests_on == "teachers":
             expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
             raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
+        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = strongest_mechanism(
             chosen.mechanism,
             teachers=self.teachers,
             classes=self.classes,
             teacher=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=None if "allowance" in strength else allocation,
             labels=1 if chosen.labels is None else chosen.labels,
             **strength,
         )
@@ -135,7 +137,8 @@ class Votes:
             mechanism,
             teachers=names,
             profiles=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=allocation,
             classes=self.classes,
             ledger=ledger,
             delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,

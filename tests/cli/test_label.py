@@ -90,6 +90,18 @@ def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pyt
     assert "Findings about the teachers" in with_theirs
 
 
+def test_a_stated_allocation_is_priced_and_kept(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of Opacus show no declared constants: the user vouches for them, and the ledger keeps the statement."""
+    arguments = (*ASK, "--mechanism", "self-bounding", "--total-target", "0.3,1e-4", "--allocation", "random")
+    assert "constants" in said(capsys, *arguments, status=1)
+    result = json.loads(said(capsys, *arguments, "--accept", "constants", "--json"))
+    assert result["total"]["epsilon"] <= 0.3
+    assert any("each record drew its shard of 3" in text for text in result["total"]["assumptions"])
+    assert {"allocation", "allocation-self-bounding"} <= {route["key"] for route in result["total"]["routes"]}
+    again = json.loads(said(capsys, *ASK, "--accept", "constants", "--json"))  # the ledger knows the rest
+    assert again["total"] == result["total"]
+
+
 def test_a_total_target_is_the_budget(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (*ASK, "--mechanism", "permute-and-flip", "--total-target", "1,1e-4", "--labels", "29")
     assert "over the budget" in said(capsys, *arguments, status=1)
