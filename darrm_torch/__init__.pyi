@@ -97,7 +97,7 @@ from .privacy.totals import (
     total_privacy as total_privacy,
 )
 from .teachers.checkpoints import load_teacher as load_teacher
-from .teachers.dp_sgd import TrainingSettings as TrainingSettings
+from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records
 from .teachers.independence import check_independent as check_independent
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.utils.data import TensorDataset
 from tqdm.auto import tqdm
 
 import darrm_torch as dt
+from darrm_torch import files
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.allocations import recorded_allocation
@@ -93,14 +93,14 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     record = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_private_folder(folder)
         if not record.exists():
             if any(folder.iterdir()):
                 raise InvalidArgument("run", "a new or empty folder, or that of an earlier run", str(folder))
             write_whole(record, json.dumps(wanted, indent=1))
         stored = json.loads(record.read_text())
-        (folder / "ledgers").mkdir(exist_ok=True)
-        (folder / "students").mkdir(exist_ok=True)
+        files.make_private_folder(folder / "ledgers")
+        files.make_private_folder(folder / "students")
     except (OSError, json.JSONDecodeError) as error:
         raise InvalidArgument("run", "a folder that can be read and written", str(folder), str(error)) from None
     different = sorted(name for name in wanted if stored.get(name) != wanted[name])
@@ -112,10 +112,9 @@ def claim_folder(folder: Path, settings: Settings) -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
+    """Write a file completely or not at all, for its owner only: the user decides what is published."""
+    with files.write_whole(file, private=True) as beside:
+        beside.write_text(text)
 
 
 def train_both(

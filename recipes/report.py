@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from darrm_torch import files
 from darrm_torch.privacy.guarantees import format_bound
 
 from .data import Task
@@ -156,7 +157,6 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     lowest = min(0.5, *(row[which] for row in methods for which in ("label_accuracy", "student_accuracy")))
     right.set(xlim=(lowest, 1.0), xlabel="accuracy (guessing: 0.5)", title="All labels together at the same total")
     right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
-    partial = file.with_suffix(".partial.png")
-    figure.savefig(partial, dpi=130)
+    with files.write_whole(file, private=True) as beside:
+        figure.savefig(beside, dpi=130)
     plt.close(figure)
-    partial.replace(file)

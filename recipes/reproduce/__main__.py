@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if any(name.startswith("labels") for name in names):
         start_workers_early()
     from darrm_torch.errors import InvalidArgument, check_integer
+    from darrm_torch.files import make_private_folder
 
     from .listing import listing
     from .result import write_report
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     for seed in options.seeds:
         check_integer("seeds", seed, low=0)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise InvalidArgument("--out", "a folder", str(folder), error.strerror or "") from None
     for name in names:

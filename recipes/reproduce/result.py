@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from darrm_torch.files import make_private_folder
+
 from ..experiment import write_whole
 
 HEAD = """# The paper's figures and tables, reproduced
@@ -101,7 +103,7 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Write ``name``.json, .md and, if there is a figure, .png and .svg to ``folder``."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         plain = {
             "title": self.title,
             "exhibits": [asdict(exhibit) for exhibit in self.exhibits],
