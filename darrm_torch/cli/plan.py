@@ -58,6 +58,7 @@ def _add_arguments(parser: Any) -> None:
 def _run(chosen: Any) -> int:
     from ..noise.plurality_priors import PluralityVotes
     from ..noise.regions import check_overlap
+    from ..planning.beliefs import typical_votes
     from ..planning.families import families
     from ..planning.ranking import plan
     from ..privacy.guarantees import format_bound
@@ -88,6 +89,10 @@ def _run(chosen: Any) -> int:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
     if prior is not None and chosen.teacher_accuracy is not None:
         raise UsageError("give --prior or --teacher-accuracy, not both")
+    plain_prior = None
+    if chosen.teachers_folder is not None and chosen.plain_accuracy is None:  # these teachers, whatever protects them
+        chosen.plain_accuracy = chosen.teacher_accuracy
+        plain_prior = typical_votes(chosen.classes) if prior is None and chosen.teacher_accuracy is None else None
     kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
         answer = plan(
@@ -100,6 +105,7 @@ def _run(chosen: Any) -> int:
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
             teacher_accuracy=chosen.teacher_accuracy,
+            plain_prior=plain_prior,
             plain_accuracy=chosen.plain_accuracy,
             allocation=allocation,
             on_progress=lambda name: bar.update(),
