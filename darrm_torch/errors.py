@@ -13,6 +13,7 @@ __all__ = [
     "BudgetExceeded",
     "DarrmError",
     "InvalidArgument",
+    "LabelWarning",
     "LedgerError",
     "PrivacyViolation",
     "UnprovenPrivacy",
@@ -65,6 +66,10 @@ class BudgetExceeded(DarrmError):
 
 class LedgerError(DarrmError):
     """A ledger cannot be used: it is damaged or read-only, or belongs to other teachers or to another mechanism."""
+
+
+class LabelWarning(UserWarning):
+    """Labels that cost more than they need to, that no budget pays for, or that are hardly better than guessing."""
 
 
 def _shown(value: Any) -> str:

@@ -27,6 +27,7 @@ from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
+from .advice import warn_before_labels
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
@@ -150,6 +151,7 @@ class PrivateLabeler:
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
         self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
         note_noise(self.ledger, mechanism)
+        warn_before_labels(mechanism, self.ledger, self._situation, self.delta)
         self._jury = kept_jury(self.ledger, mechanism, teachers=count)
         self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
         self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
@@ -271,6 +273,7 @@ class PrivateLabeler:
         """
         with self.overlap_hint():
             self.ledger.check(keys)
+        warn_before_labels(self.mechanism, self.ledger, self._situation, self.delta, labels=len(set(keys)))
 
     @contextmanager
     def overlap_hint(self) -> Iterator[None]:
