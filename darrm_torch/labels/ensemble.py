@@ -107,6 +107,7 @@ class PrivateMajorityEnsemble(nn.Module):
             ledger=memory_ledger() if ledger is None else ledger,
             delta=delta,
             rules={"classes": self.classes},
+            assumptions=(),
         )
         self.mechanism, self.profiles, self.overlap = labeler.mechanism, labeler.profiles, labeler.overlap
         self.allocation, self.neighbours = labeler.allocation, labeler.neighbours
