@@ -326,7 +326,8 @@ class PrivateLabeler:
         if table.size and (table.min() < MISSING or table.max() >= classes):
             cure = "-1 stands for a vote that is missing."
             raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
-        return table.astype(np.int64)
+        whole: IntArray = table.astype(np.int64)
+        return whole
 
     def _vote(self, number: int, inputs: Tensor) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
