@@ -52,7 +52,7 @@ def add_accept(parser: Any) -> None:
 
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
-    """The guarantee or profiles of the teachers, from whichever options were given; None if none was."""
+    """The guarantee or the profiles of the teachers, from the options that were given; None without any."""
     from ..privacy.profiles import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
@@ -95,7 +95,7 @@ def add_allocation(parser: Any, recorded: str) -> None:
         "--allocation",
         type=one_of("random"),
         metavar="random",
-        help="each record drew its --overlap shards (then 1 by default) at random and in secret (default: what "
+        help="each record drew its --overlap shards (by default 1) at random and in secret (default: what "
         f"{recorded} recorded)",
     )
 
@@ -134,6 +134,6 @@ def add_common(parser: Any) -> None:
         type=checked_prior,
         default="independent:0.75",
         metavar="P",
-        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
+        help="the expected votes: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
         "IndependentVotes(mean=0.75): each teacher is right with probability 0.75, independently of the others)",
     )

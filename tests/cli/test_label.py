@@ -144,8 +144,8 @@ def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
         assert cli.main(little) == 130
     noise, *warning, end = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"Noise: GNMax, sigma \d{3,4}\.?\d?; expected agreement 0\.[45]\d\.", noise)
-    assert "hardly better than guessing" in warning[0]
-    assert "3 of 3 teachers: for disjoint shards say --overlap 1" in " ".join(" ".join(warning).split())
+    assert "hardly better than guesses" in warning[0]
+    assert "3 of 3 teachers: for disjoint shards pass --overlap 1" in " ".join(" ".join(warning).split())
     assert end == "darrm: stopped"
     assert max(map(len, (noise, *warning))) < 80
     assert dt.PrivacyLedger("labels.ledger").count == 0
@@ -236,7 +236,7 @@ def test_interrupted_it_leaves_no_half_written_file(
 
 
 MISTAKES = [
-    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz or .pt file"),
+    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz, .pt, .csv or .parquet file"),
     ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
     ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
     ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with .pt files, got 'empty'"),

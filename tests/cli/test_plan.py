@@ -86,7 +86,7 @@ def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: py
 def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hint = "What the teachers would need to be for an agreement of 0.95: --agreement 0.95"
+    hint = "Add --agreement 0.95 to see which teachers an agreement of 0.95 needs."
     assert hint not in said(capsys, "plan", "--teachers", "5", "--label-target", "0.1")
 
     def never(*_: object, **__: object) -> None:
