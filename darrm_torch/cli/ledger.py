@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
 
 # The options that a ledger was started with. Its file notes them, so that later runs may leave them out.
-_KEPT = ("mechanism", "allowance", "label_target", "total_target", "labels", "overlap", "classes", "delta")
+_KEPT = ("mechanism", "allowance", "label_target", "total_target", "labels", "jury", "overlap", "classes", "delta")
 
 
 def _add_arguments(parser: Any) -> None:
@@ -178,7 +178,7 @@ def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble | Privat
 _DIFFERENT = {
     "teachers": "other teachers, or to the same in another order (--models, --votes, --accountants)",
     "promises": "teachers with other guarantees (--accountants)",
-    "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --overlap, --delta)",
+    "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --jury, --overlap, --delta)",
     "rules": "other rules (--overlap, --classes, --delta, a target)",
 }
 

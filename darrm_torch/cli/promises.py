@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument, check_number
+from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
+    from ..mechanisms.base import Mechanism
     from ..privacy.guarantees import PrivacyGuarantee
     from ..privacy.profiles import PrivacyProfile
 
-__all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
+__all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher", "with_jury"]
 
 
 def add_teacher(parser: Any, title: str = "the guarantee of each teacher") -> None:
@@ -66,6 +68,16 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
 
     with naming("--teachers-folder"):
         return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
+
+
+def with_jury(mechanism: Mechanism, size: int | None) -> Mechanism:
+    """The mechanism with the jury that ``--jury`` asks for, if it does."""
+    from ..mechanisms.noise_free import NoiseFree
+
+    if size is None:
+        return mechanism
+    assert isinstance(mechanism, NoiseFree)
+    return replace(mechanism, jury=check_integer("--jury", size, low=1, high=mechanism.teachers))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,9 @@ __all__ = ["COMMAND"]
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--inputs", required=True, metavar="FILE", help=f"{ARRAYS}, (N, ...)")
-    parser.add_argument("--labels", required=True, metavar="FILE", help="what `darrm label --out` wrote: (N,)")
+    parser.add_argument(
+        "--labels", required=True, metavar="FILE", help="what `darrm label --out` wrote: (N,), or soft (N, C)"
+    )
     parser.add_argument("--build", required=True, metavar="MODULE:FUNCTION", help="returns the untrained student")
     parser.add_argument("--out", required=True, metavar="FILE", help="write its weights to this .pt file")
     parser.add_argument("--classes", type=int, default=2, metavar="C", help="number of classes (default: 2)")
@@ -37,6 +39,12 @@ def _labelled(options: Any, which: str) -> Any:
     files = [getattr(options, key.replace("-", "_")) for key in keys]
     inputs = read_tensor(f"--{keys[0]}", files[0])
     labels = read_tensor(f"--{keys[1]}", files[1], column="label")
+    if labels.dim() == 2 and labels.is_floating_point() and 0 < len(labels) == len(inputs):  # soft labels
+        sums = labels.double().sum(dim=1)
+        if labels.shape[1] != options.classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
+            expected = f"rows of {options.classes} probabilities that sum to 1, as many as --classes"
+            raise InvalidArgument(f"--{keys[1]}", expected, tuple(labels.shape))
+        return TensorDataset(inputs.float(), labels.float())
     if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
         raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", tuple(labels.shape))
     if labels.max() >= options.classes:
@@ -100,7 +108,7 @@ def _run(options: Any) -> int:
 
 
 COMMAND = Command(
-    summary="Train a student on labels; this costs no privacy.",
+    summary="Train a student on labels, or on soft labels; this costs no privacy.",
     example="darrm student --inputs x.npy --labels y.npy --build nets:build --out s.pt",
     add_arguments=_add_arguments,
     run=_run,

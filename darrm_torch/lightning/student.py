@@ -26,7 +26,9 @@ class StudentModule(L.LightningModule):
     """A classifier that is trained on private labels, and on inputs without any.
 
     It costs no privacy: training on released labels is post-processing. The module holds no teacher, so neither do its
-    checkpoints and hyper-parameters. Labels of -1 (the mechanism declined to answer) are ignored.
+    checkpoints and hyper-parameters. Labels of -1 (the mechanism declined to answer) are ignored. Soft labels, rows of
+    probabilities ``(B, classes)``, are learned by cross-entropy with probabilities; accuracies compare with their
+    largest entry.
 
     * supervised: the default, cross-entropy;
     * noise-aware: give ``transition``, how the mechanism errs (see :func:`label_transition`);
@@ -49,7 +51,8 @@ class StudentModule(L.LightningModule):
 
     Raises:
         InvalidArgument: a number out of range, or a transition that is no such matrix; in training, validation and
-            test: a label that is no class, or a backbone with another number of outputs.
+            test: a label that is no class, rows that are no probabilities, soft labels with a transition, or a backbone
+            with another number of outputs.
     """
 
     @checked
@@ -87,17 +90,36 @@ class StudentModule(L.LightningModule):
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
-        """Labels ``(B,)`` from ``least`` to C - 1."""
-        if len(labels):
+        """Labels ``(B,)`` from ``least`` to C - 1, or soft labels ``(B, C)``."""
+        if labels.is_floating_point():
+            if labels.dim() != 2 or labels.shape[1] != self.classes:
+                expected = f"integers (B,), or probabilities (B, {self.classes})"
+                raise InvalidArgument("labels", expected, f"{labels.dtype} of shape {tuple(labels.shape)}")
+            if len(labels) and not bool(((labels >= 0) & ((labels.sum(dim=1, keepdim=True) - 1).abs() < 1e-3)).all()):
+                raise InvalidArgument("labels", "rows of probabilities that sum to 1", "others")
+        elif len(labels):
             first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
             if first < least or last >= self.classes:
                 cure = "Set StudentModule(..., classes=...) to the number of classes; labels count from 0."
                 raise InvalidArgument("labels", f"from {least} to {self.classes - 1}", f"{first} to {last}", cure)
         return labels
 
+    def _classes_of(self, labels: Tensor) -> Tensor:
+        """The classes ``(B,)`` of labels, or the largest entries of soft labels."""
+        labels = self._checked(labels, least=0)
+        return labels.argmax(dim=1) if labels.is_floating_point() else labels
+
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise."""
+        """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise.
+
+        For soft labels ``(B, C)``: the mean cross-entropy with these probabilities.
+        """
         log_law = F.log_softmax(logits, dim=1)
+        if labels.is_floating_point():
+            if self.transition is not None:
+                cure = "Soft labels have no law of wrong labels to correct for."
+                raise InvalidArgument("transition", "None with soft labels", "a matrix", cure)
+            return -(self._checked(labels, least=0).to(log_law.dtype) * log_law).sum(dim=1).mean()
         if self.transition is not None:
             log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
         total = F.nll_loss(log_law, self._checked(labels, least=-1), ignore_index=-1, reduction="sum")
@@ -120,13 +142,13 @@ class StudentModule(L.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the validation part."""
         inputs, labels = batch
-        self.val_accuracy(self(inputs), self._checked(labels, least=0))
+        self.val_accuracy(self(inputs), self._classes_of(labels))
         self.log("val_accuracy", self.val_accuracy, batch_size=len(labels))
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the test part."""
         inputs, labels = batch
-        self.test_accuracy(self(inputs), self._checked(labels, least=0))
+        self.test_accuracy(self(inputs), self._classes_of(labels))
         self.log("test_accuracy", self.test_accuracy, batch_size=len(labels))
 
     def configure_optimizers(self) -> Any:
