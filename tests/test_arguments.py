@@ -25,7 +25,7 @@ KINDS: list[tuple[Any, list[Any], list[Any]]] = [  # an annotation, what it admi
     (Mapping, [{}], [[], "x", None]),
     (Callable, [len, lambda: 0], [0, "len", None]),
     (Literal["fixed", "fresh"], ["fixed", "fresh"], ["all", 0, None, ["fixed"], np.array(["fixed", "fresh"])]),
-    (Collection[Literal["a", "b"]], [(), ["a"], {"a", "b"}], ["a", ["c"], [1], None]),
+    (Collection[Literal["a", "b"]], [(), ["a"], {"a"}], ["a", ["c"], [1], None]),
     (PrivacyGuarantee, [POINT], [0.1, (0.1, 0), "0.1,0", None]),
     (PrivacyGuarantee | None, [POINT, None], [0.1, ()]),
     (npt.ArrayLike, [1, [1], "x", None], []),

@@ -107,6 +107,7 @@ class PrivateMajorityEnsemble(nn.Module):
             ledger=memory_ledger() if ledger is None else ledger,
             delta=delta,
             rules={"classes": self.classes},
+            assumptions=(),
         )
         self.mechanism, self.profiles, self.overlap = labeler.mechanism, labeler.profiles, labeler.overlap
         self.allocation, self.neighbours = labeler.allocation, labeler.neighbours
@@ -176,7 +177,10 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
         if mechanism is None and (allowance is None) == (target is None):
             raise InvalidArgument(
-                "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
+                "allowance",
+                "given, or else target",
+                "neither" if target is None else "both",
+                "One of them sets the noise.",
             )
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
         if allowance is not None:

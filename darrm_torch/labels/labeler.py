@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -70,6 +71,8 @@ class PrivateLabeler:
         profiles, overlap, allocation, neighbours, ledger, delta: see :class:`~darrm_torch.PrivateMajorityEnsemble`.
         classes: C, the number of classes; ``None``: that of the mechanism. It is declared, because the classes that
             occur among the votes are private.
+        assumptions: what the labels rest on besides what :func:`~darrm_torch.total_privacy` assumes, for the report;
+            ``None``: how votes come about.
         rules: further public facts to which the ledger is bound, ready for JSON, such as the names of the classes.
 
     Raises:
@@ -103,6 +106,7 @@ class PrivateLabeler:
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
         rules: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] | None = None,
     ) -> None:
         names = _distinct_names(teachers)
         count = check_integer("the number of teachers", len(names), low=1)
@@ -120,7 +124,7 @@ class PrivateLabeler:
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
-        self._given = {"overlap": overlap, "classes": classes, "rules": rules}
+        self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
@@ -151,6 +155,7 @@ class PrivateLabeler:
         self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
         note_noise(self.ledger, mechanism)
         self._jury = kept_jury(self.ledger, mechanism, teachers=count)
+        self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
         self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
         self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
 
@@ -347,7 +352,8 @@ class PrivateLabeler:
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the labeler's)."""
-        return total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
+        total = total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
+        return replace(total, assumptions=(*total.assumptions, *self._assumptions))
 
     @checked
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
@@ -399,6 +405,11 @@ def _distinct_names(teachers: Iterable[Any]) -> list[str]:
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
+
+_VOTES = (
+    "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
+    "Whether a vote is missing does not depend on private records. The party that runs the labeler sees the votes."
+)
 
 _IN_MEMORY = (
     "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "

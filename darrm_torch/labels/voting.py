@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..arguments import is_dense
 from ..arrays import BoolArray, NumberArray
 from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
@@ -297,7 +298,7 @@ def checked_inputs(inputs: Tensor) -> Tensor:
     """
     if not isinstance(inputs, Tensor) or not inputs.dim():
         raise InvalidArgument("inputs", "a tensor (B, ...)", type(inputs).__name__)
-    if inputs.layout != torch.strided or inputs.is_complex() or inputs.is_quantized or inputs.is_meta:
+    if not is_dense(inputs):
         got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
         raise InvalidArgument("inputs", "a dense tensor of real numbers or integers", got)
     inputs = inputs.detach()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from ..arguments import checked
+from ..arguments import checked, is_dense
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
@@ -90,14 +90,20 @@ class StudentModule(L.LightningModule):
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
-        """Labels ``(B,)`` from ``least`` to C - 1, or soft labels ``(B, C)``."""
-        if labels.is_floating_point():
-            if labels.dim() != 2 or labels.shape[1] != self.classes:
-                expected = f"integers (B,), or probabilities (B, {self.classes})"
-                raise InvalidArgument("labels", expected, f"{labels.dtype} of shape {tuple(labels.shape)}")
-            if len(labels) and not bool(((labels >= 0) & ((labels.sum(dim=1, keepdim=True) - 1).abs() < 1e-3)).all()):
+        """Labels ``(B,)`` from ``least`` to C - 1, int64; or soft labels ``(B, C)``."""
+        if not isinstance(labels, Tensor) or not is_dense(labels):
+            got = f"{labels.dtype}, {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+            raise InvalidArgument("labels", "integers (B,)", got)
+        soft = labels.is_floating_point()
+        if labels.dim() != 1 + soft or (soft and labels.shape[1] != self.classes):
+            expected = f"integers (B,), or probabilities (B, {self.classes})"
+            raise InvalidArgument("labels", expected, f"{labels.dtype}, {tuple(labels.shape)}")
+        if soft:
+            if not bool(((labels >= 0).all(dim=1) & ((labels.sum(dim=1) - 1).abs() < 1e-3)).all()):
                 raise InvalidArgument("labels", "rows of probabilities that sum to 1", "others")
-        elif len(labels):
+            return labels
+        labels = labels.long()
+        if len(labels):
             first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
             if first < least or last >= self.classes:
                 cure = "Set StudentModule(..., classes=...) to the number of classes; labels count from 0."
@@ -115,23 +121,26 @@ class StudentModule(L.LightningModule):
         For soft labels ``(B, C)``: the mean cross-entropy with these probabilities.
         """
         log_law = F.log_softmax(logits, dim=1)
+        labels = self._checked(labels, least=-1)
+        if len(labels) != len(logits):
+            raise InvalidArgument("labels", f"one for each of the {len(logits)} inputs", len(labels))
         if labels.is_floating_point():
             if self.transition is not None:
                 cure = "Soft labels have no law of wrong labels to correct for."
                 raise InvalidArgument("transition", "None with soft labels", "a matrix", cure)
-            return -(self._checked(labels, least=0).to(log_law.dtype) * log_law).sum(dim=1).mean()
+            return -(labels.to(log_law.dtype) * log_law).sum(dim=1).mean()
         if self.transition is not None:
             log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
-        total = F.nll_loss(log_law, self._checked(labels, least=-1), ignore_index=-1, reduction="sum")
+        total = F.nll_loss(log_law, labels, ignore_index=-1, reduction="sum")
         return total / (labels >= 0).sum().clamp_min(1)
 
     def training_step(self, batch: Any, batch_index: int) -> Tensor:
         """The loss of one batch: (inputs, labels), or {"labelled": (inputs, labels), "unlabelled": inputs}."""
-        inputs, labels = batch["labelled"] if isinstance(batch, Mapping) else batch
+        inputs, labels = _inputs_and_labels(batch)
         if self.consistency is None:
             loss = self.label_loss(self(inputs), labels)
         else:
-            if not isinstance(batch, Mapping):
+            if not isinstance(batch, Mapping) or "unlabelled" not in batch:
                 expected, got = 'dictionaries with "labelled" and "unlabelled"', type(batch).__name__
                 raise InvalidArgument("batches", expected, got, "Give the data module unlabelled_batch_size.")
             loss = self.label_loss(self(self.consistency.augment(inputs)), labels)
@@ -141,19 +150,29 @@ class StudentModule(L.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the validation part."""
-        inputs, labels = batch
+        inputs, labels = _inputs_and_labels(batch)
         self.val_accuracy(self(inputs), self._classes_of(labels))
         self.log("val_accuracy", self.val_accuracy, batch_size=len(labels))
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the test part."""
-        inputs, labels = batch
+        inputs, labels = _inputs_and_labels(batch)
         self.test_accuracy(self(inputs), self._classes_of(labels))
         self.log("test_accuracy", self.test_accuracy, batch_size=len(labels))
 
     def configure_optimizers(self) -> Any:
         """AdamW over the student's own parameters."""
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+
+def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """The labelled part of a batch."""
+    pair = batch.get("labelled") if isinstance(batch, Mapping) else batch
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        expected = 'pairs (inputs, labels), or dictionaries with "labelled" and "unlabelled"'
+        raise InvalidArgument("batches", expected, type(batch).__name__)
+    inputs, labels = pair
+    return inputs, labels
 
 
 def _checked_transition(transition: Any, classes: int) -> Tensor | None:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import checked
+from ..arguments import checked, is_dense
 from ..errors import InvalidArgument
 from ..files import keep_copy, write_whole
+from ..limits import MOST_BYTES, check_file, check_unpacked
 
 __all__ = [
     "FORMAT",
@@ -181,14 +182,16 @@ class Checkpoint:
             InvalidArgument: the file cannot be read, holds no weights or weights that are not finite, or was written
                 by a newer version of this library.
         """
+        expected = "a readable checkpoint"
+        check_unpacked(name, check_file(name, file, expected=expected), expected=expected)
         try:
             record = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # Torch raises many kinds on a damaged or foreign file
-            cure = (
-                f"It cannot be read ({type(error).__name__}). Only tensors and plain values are read: a pickled module "
-                "is refused, because opening it would run its code."
-            )
-            raise InvalidArgument(name, "a readable checkpoint", str(file), cure) from None
+            cure = "a pickled module is refused, because opening it would run its code."
+            if "GLOBAL numpy" in str(error):
+                cure = "it holds a number or an array of NumPy. Save it as float(...), int(...) or a tensor."
+            cure = f"It cannot be read ({type(error).__name__}). Only tensors and plain values are read: {cure}"
+            raise InvalidArgument(name, expected, str(file), cure) from None
         rest: dict[str, Any] = record if isinstance(record, dict) else {}
         key = next((key for key in ("module_state_dict", "state_dict") if isinstance(rest.get(key), Mapping)), "")
         weights, rest = (rest.pop(key), rest) if key else (record, {})
@@ -196,6 +199,12 @@ class Checkpoint:
             content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
+        tensors = [value for value in weights.values() if isinstance(value, Tensor)]
+        size = sum(value.numel() * value.element_size() for value in tensors)
+        if not all(is_dense(value) or value.is_quantized or value.is_complex() for value in tensors) or size > max(
+            MOST_BYTES, os.stat(file).st_size
+        ):
+            raise InvalidArgument(name, expected, str(file), "Its weights are sparse, or larger than the file.")
         check_format(str(file), rest)
         check_finite(str(file), weights)
         return cls(weights, key, rest)

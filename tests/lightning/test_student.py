@@ -325,3 +325,24 @@ def test_forward_correction_survives_labels_that_mislead_plain_training() -> Non
         chances[name] = float(student(torch.tensor([[1.0]])).softmax(dim=1)[0, 1].detach())
     assert chances["plain"] < 0.75  # it believes the labels: 0.6 of these are 1
     assert chances["aware"] > 0.95
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [torch.zeros(2), torch.zeros(2, 1).long(), None, torch.zeros(2, device="meta").long(), torch.zeros(3).long()],
+)
+def test_labels_that_are_no_classes_of_the_batch_are_refused_by_name(labels):
+    with pytest.raises(dt.InvalidArgument, match="labels must be"):
+        StudentModule(nn.Linear(4, 2)).label_loss(torch.zeros(2, 2), labels)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.uint16, torch.int32, torch.uint64])
+def test_labels_of_any_integer_type_are_taught(kind):
+    loss = StudentModule(nn.Linear(4, 2)).label_loss(torch.zeros(2, 2), torch.tensor([0, 1]).to(kind))
+    assert float(loss) == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("batch", [3, {"a": 1}, (torch.zeros(2, 4),), None])
+def test_a_batch_that_is_no_pair_is_refused(batch):
+    with pytest.raises(dt.InvalidArgument, match="batches must be pairs"):
+        StudentModule(nn.Linear(4, 2)).training_step(batch, 0)

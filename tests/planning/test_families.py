@@ -86,8 +86,8 @@ def test_the_best_for_each_situation(ask: dict[str, Any], best: str) -> None:
                 assert total.epsilon <= target.epsilon
                 if row.kind not in ("noise-free", "subsampling") and ask.get("labels") != 1000:
                     assert total.epsilon >= 0.99 * target.epsilon  # as strong as it may be
-    agreements = [round(row.agreement, 3) for row in meeting]
-    assert agreements == sorted(agreements, reverse=True)
+    accuracies = [round(row.accuracy, 3) for row in meeting]
+    assert accuracies == sorted(accuracies, reverse=True)
 
 
 def test_what_is_not_possible_says_why() -> None:
