@@ -128,7 +128,7 @@ class StudentModule(L.LightningModule):
             if self.transition is not None:
                 cure = "Soft labels have no law of wrong labels to correct for."
                 raise InvalidArgument("transition", "None with soft labels", "a matrix", cure)
-            return -(labels.to(log_law.dtype) * log_law).sum(dim=1).mean()
+            return -(labels.to(log_law.dtype) * log_law).sum() / max(len(labels), 1)
         if self.transition is not None:
             log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
         total = F.nll_loss(log_law, labels, ignore_index=-1, reduction="sum")
