@@ -44,18 +44,20 @@ def _labelled(options: Any, which: str) -> Any:
         if labels.shape[1] != options.classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
             expected = f"rows of {options.classes} probabilities that sum to 1, as many as --classes"
             raise InvalidArgument(f"--{keys[1]}", expected, tuple(labels.shape))
-        return TensorDataset(inputs.float(), labels.float())
-    if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
-        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)
-    inputs, labels = inputs.float(), labels.long()
-    first, last, least = int(labels.min()), int(labels.max()), 0 if which else -1
-    if first < least or last >= options.classes:
-        cure = "" if which else "-1 stands for an input without a label."
-        expected = f"from {least} to {options.classes - 1}, as --classes says"
-        raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
-    if last < 0:
-        raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
+        labels = labels.float()
+    else:
+        if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
+            got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)
+        labels, least = labels.long(), 0 if which else -1
+        first, last = int(labels.min()), int(labels.max())
+        if first < least or last >= options.classes:
+            cure = "" if which else "-1 stands for an input without a label."
+            expected = f"from {least} to {options.classes - 1}, as --classes says"
+            raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
+        if last < 0:
+            raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
+    inputs = inputs.float()
     if not inputs.isfinite().all():
         raise InvalidArgument(f"--{keys[0]}", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
     return TensorDataset(inputs, labels)
@@ -78,7 +80,7 @@ def _run(options: Any) -> int:
     if (options.test_inputs is None) != (options.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
     test = None if options.test_inputs is None else _labelled(options, "test-")
-    taught = int((train.tensors[1] >= 0).sum())
+    taught = int((train.tensors[1].reshape(len(train), -1)[:, 0] >= 0).sum())
     network = build_network("--build", options.build)
     for part in (train, test):
         if part is not None:
