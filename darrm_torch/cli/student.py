@@ -42,8 +42,8 @@ def _labelled(options: Any, which: str) -> Any:
     if labels.dim() == 2 and labels.is_floating_point() and 0 < len(labels) == len(inputs):  # soft labels
         sums = labels.double().sum(dim=1)
         if labels.shape[1] != options.classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
-            expected = f"rows of {options.classes} probabilities that sum to 1, as many as --classes"
-            raise InvalidArgument(f"--{keys[1]}", expected, tuple(labels.shape))
+            expected = f"integers, one for each of {len(inputs)} inputs, or rows of {options.classes} probabilities"
+            raise InvalidArgument(f"--{keys[1]}", expected, f"others of shape {tuple(labels.shape)}")
         labels = labels.float()
     else:
         if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
