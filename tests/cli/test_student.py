@@ -52,7 +52,7 @@ def test_soft_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[
     tested = ("--test-inputs", "x.npy", "--test-labels", "y.npy")
     assert "Trained on 30 labels for 2 epochs" in said(capsys, *trains, "--epochs", "2", *tested)
     np.save("wrong.npy", 2 * rows)
-    check_mistake(capsys, trained, *trains, "--labels", "wrong.npy", words="or rows of 2 probabilities, got others")
+    check_mistake(capsys, trained, *trains, "--labels", "wrong.npy", words="or rows of 2 probabilities, got ")
     check_mistake(capsys, trained, *ask, "--out", "y.csv", words="--out must be a file that ends in .npy or .pt")
 
 
