@@ -80,7 +80,7 @@ def test_every_mechanism_labels_within_its_target(
     assert np.array_equal(np.load("y.npy")[:30], labels)
 
 
-def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_randomness_needs_no_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ("--models", *(f"plain-{file}" for file in MODELS), "--mechanism", "gnmax", "--label-target", "0.6,1e-4")
     report = said(capsys, *ASK, *plain, "--overlap", "1")
     assert "30 labels, by GNMax" in report
@@ -132,7 +132,7 @@ def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest
     assert not [path for path in trained.iterdir() if "y" in path.stem and path.suffix == ".npy"]
 
 
-def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
+def test_noise_and_expected_agreement_are_shown_before_anything_is_charged(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -189,7 +189,7 @@ def test_one_label_that_costs_too_much_is_called_so(trained: Path, capsys: pytes
         if family.rests_on == "randomness" and kind not in ("optimal", "gnmax-label")
     ],
 )
-def test_what_is_spent_by_coins_is_what_label_says(
+def test_ledger_and_label_report_the_same_cost_of_own_randomness(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     result = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
