@@ -102,7 +102,7 @@ def test_every_mechanism_labels_within_its_target(
     assert np.array_equal(np.load("y.npy")[:30], labels)
 
 
-def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_randomness_needs_no_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ("--models", *(f"plain-{file}" for file in MODELS), "--mechanism", "gnmax", "--label-target", "0.6,1e-4")
     report = said(capsys, *ASK, *plain, "--overlap", "1")
     assert "30 labels, by GNMax" in report
@@ -154,7 +154,7 @@ def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest
     assert not [path for path in trained.iterdir() if "y" in path.stem and path.suffix == ".npy"]
 
 
-def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
+def test_noise_and_expected_agreement_are_shown_before_anything_is_charged(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -211,7 +211,7 @@ def test_one_label_that_costs_too_much_is_called_so(trained: Path, capsys: pytes
         if family.rests_on == "randomness" and kind not in ("optimal", "gnmax-label")
     ],
 )
-def test_what_is_spent_by_coins_is_what_label_says(
+def test_ledger_and_label_report_the_same_cost_of_own_randomness(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     result = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
@@ -258,7 +258,7 @@ def test_interrupted_it_leaves_no_half_written_file(
 
 
 MISTAKES = [
-    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz or .pt file"),
+    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz, .pt, .csv or .parquet file"),
     ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
     ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
     ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with .pt files, got 'empty'"),
@@ -286,7 +286,7 @@ MISTAKES = [
     ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),
     ((*LABEL, "--mechanism", "noise-free"), "noise-free must be used with no allowance or target, got '--allowance'"),
     ((*ASK, "--mechanism", "exponential"), "used with one of --label-target, --total-target, got 'none'"),
-    ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. The most that all labels may cost is --budget."),
+    ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. Set the most that all labels may cost with --budget."),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1"), "--label-target must be one that some strength"),
     ((*ASK, "--mechanism", "self-bounding", "--total-target", "1e-5,1e-5"), "--total-target must be one that some"),
     ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--budget", "1"), "--budget must be left out"),

@@ -83,7 +83,7 @@ def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: py
     assert result["classes"] == 3
 
 
-def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
+def test_plan_makes_long_searches_only_on_request(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hint = "Add --agreement 0.95 to see which teachers an agreement of 0.95 needs."

@@ -173,8 +173,8 @@ def test_transition_of_many_votes_is_that_of_simulated_ones() -> None:
     mechanism, prior = dt.PermuteAndFlip(epsilon=0.2), dt.PluralityVotes(accuracy=0.4, concentration=10.0)
     matrix = label_transition(mechanism, teachers=50, prior=prior, classes=10)
     counts = prior.sample(votes=50, classes=10, count=20_000, rng=np.random.default_rng(1))
-    told = mechanism.label_probabilities(counts)[:, 0]
-    assert abs(float(matrix[0, 0]) - told.mean()) < 4 * told.std() / math.sqrt(20_000) + 4e-3
+    reported = mechanism.label_probabilities(counts)[:, 0]
+    assert abs(float(matrix[0, 0]) - reported.mean()) < 4 * reported.std() / math.sqrt(20_000) + 4e-3
     assert torch.allclose(matrix.sum(dim=1), torch.ones(10, dtype=torch.float64))
 
 
