@@ -28,6 +28,7 @@ from ..privacy.totals import TotalPrivacy, total_privacy
 from ..privacy.units import RECORD, Neighbours, common_unit
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
+from .advice import warn_before_labels
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .ledger_index import checked_keys
@@ -157,6 +158,7 @@ class PrivateLabeler:
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
         self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
         note_noise(self.ledger, mechanism)
+        warn_before_labels(mechanism, self.ledger, self._situation, self.delta)
         self._jury = kept_jury(self.ledger, mechanism, teachers=count)
         self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
         if isinstance(assumptions, str) or not all(isinstance(one, str) for one in self._assumptions):
@@ -284,6 +286,7 @@ class PrivateLabeler:
         """
         with self.overlap_hint():
             self.ledger.check(keys)
+        warn_before_labels(self.mechanism, self.ledger, self._situation, self.delta, labels=len(set(keys)))
 
     @contextmanager
     def overlap_hint(self) -> Iterator[None]:
