@@ -10,7 +10,7 @@ import pytest
 
 from darrm_torch import PrivacyGuarantee, PrivacyProfile, RandomAllocation
 from darrm_torch.privacy.assumptions import assumptions_of
-from darrm_torch.privacy.units import RECORD
+from darrm_torch.privacy.units import ProtectedUnit
 
 PRIVATE = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.1))
 PUBLIC = PrivacyProfile.non_private()
@@ -21,7 +21,7 @@ def names_of(profiles: list[PrivacyProfile] | None = None, **changes: Any) -> li
     situation: dict[str, Any] = {
         "affected": 1,
         "fresh": False,
-        "unit": RECORD,
+        "unit": ProtectedUnit(),
         "allocation": None,
         "secure": True,
     }
@@ -53,7 +53,9 @@ def test_teachers_that_were_read_without_their_weights_are_counted(digest: str |
 
 def test_an_allocation_adds_its_own_and_a_jury_one_more() -> None:
     allocation = RandomAllocation(teachers=3)
-    together = assumptions_of([PRIVATE] * 3, affected=1, fresh=False, unit=RECORD, allocation=allocation, secure=True)
+    together = assumptions_of(
+        [PRIVATE] * 3, affected=1, fresh=False, unit=ProtectedUnit(), allocation=allocation, secure=True
+    )
     assert set(allocation.assumptions) <= set(together)
     assert "Jury" not in names_of(allocation=allocation)
     assert "Jury" in names_of(allocation=allocation, jury=True)
@@ -61,8 +63,17 @@ def test_an_allocation_adds_its_own_and_a_jury_one_more() -> None:
 
 def test_slices_of_a_list_hold_for_replaced_records_only() -> None:
     added, replaced = (
-        " ".join(assumptions_of([PRIVATE] * 3, affected=1, fresh=False, unit=unit, allocation=None, secure=True))
-        for unit in (RECORD, replace(RECORD, neighbours="replace-one"))
+        " ".join(
+            assumptions_of(
+                [PRIVATE] * 3,
+                affected=1,
+                fresh=False,
+                unit=ProtectedUnit(neighbours=neighbours),
+                allocation=None,
+                secure=True,
+            )
+        )
+        for neighbours in ("add/remove", "replace-one")
     )
     assert "equal slices" in added
     assert "equal slices" not in replaced
