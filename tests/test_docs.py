@@ -135,3 +135,11 @@ def test_every_export_has_a_place() -> None:
     covered = {home: [place for place in places if f"{home}.".startswith(f"{place}.")] for home in homes}
     assert {home: found for home, found in covered.items() if len(found) != 1} == {}
     assert sorted(places) == sorted({place for found in covered.values() for place in found})
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs" / "api").glob("*.rst"))], ids=name_of)
+def test_lines_are_at_most_120_columns(page: Path) -> None:
+    """Printed output in a fenced block may be longer."""
+    text = re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), page.read_text("utf-8"), flags=re.M | re.S)
+    lines = text.splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > 120] == []

@@ -13,7 +13,7 @@ from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
-from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation
+from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation, with_jury
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
@@ -29,55 +29,81 @@ __all__ = ["COMMAND", "options_for"]
 def _add_arguments(parser: Any) -> None:
     from ..planning.families import FAMILIES
 
-    parser.add_argument("--inputs", metavar="FILE", help=f"{ARRAYS}: what to label, (N, ...)")
+    parser.add_argument("--inputs", metavar="FILE", help=f"{ARRAYS}: the inputs to label, (N, ...)")
     parser.add_argument(
         "--models",
         nargs="+",
         metavar="FILE",
-        help="TorchScript files; or weights, with --build; or one folder of .pt files",
+        help="TorchScript files, or files of weights with --build, or one folder of .pt files",
     )
-    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
-    parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps labels, charges, these options")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".npy, .pt or .csv for the labels")
-    parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
-    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
+    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="returns the network that weights are loaded into")
+    parser.add_argument(
+        "--ledger", required=True, metavar="FILE", help="stores the labels, their cost and these options"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="write the labels to this .npy, .pt or .csv file")
+    parser.add_argument(
+        "--classes", type=int, nargs="+", metavar="C", help="outputs to choose between, such as 5 8 (default: all)"
+    )
+    parser.add_argument(
+        "--overlap", type=int, metavar="R", help="most teachers that one record can affect (default: all)"
+    )
     add_allocation(parser, "train_teachers")
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="inputs asked at once")
-    parser.add_argument("--budget", type=guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, metavar="N", help="inputs per batch (default: %(default)s)"
+    )
+    parser.add_argument("--budget", type=guarantee, metavar="EPS,DELTA", help="the most that all labels may cost")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     noise = parser.add_argument_group("noise")
     on_teachers = [kind for kind, family in FAMILIES.items() if family.rests_on == "teachers"]
     noise.add_argument(
         "--mechanism",
         type=one_of(*FAMILIES),
         metavar="KIND",
-        help=f"private through the teachers' training: {', '.join(on_teachers)}; through its own randomness, whatever "
-        f"the teachers are: {', '.join(kind for kind in FAMILIES if kind not in on_teachers)} (default: darrm)",
+        help=f"protected by the teachers' training: {', '.join(on_teachers)}; protected by the mechanism's own "
+        f"randomness, for any teachers: {', '.join(kind for kind in FAMILIES if kind not in on_teachers)} "
+        "(default: darrm)",
     )
-    noise.add_argument("--allowance", type=float, metavar="M", help="a label costs what M teachers do")
-    noise.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="or: what one label may cost")
-    noise.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="or: what all may cost together")
-    noise.add_argument("--labels", type=int, metavar="Q", help="how many all are (default: the inputs)")
+    noise.add_argument("--allowance", type=float, metavar="M", help="one label costs at most as much as M teachers")
+    noise.add_argument(
+        "--label-target", type=guarantee, metavar="EPS,DELTA", help="or: the most that one label may cost"
+    )
+    noise.add_argument(
+        "--total-target",
+        type=guarantee,
+        metavar="EPS,DELTA",
+        help="or: the most that --labels labels may cost together",
+    )
+    noise.add_argument(
+        "--labels", type=int, metavar="Q", help="number of labels of --total-target (default: the inputs)"
+    )
+    noise.add_argument(
+        "--jury",
+        type=int,
+        metavar="N",
+        help="only N teachers vote, drawn at random once (noise-free, mean-probabilities; the mechanism jury takes as "
+        "many as the target allows)",
+    )
     add_arguments(parser)
-    teachers = parser.add_argument_group("what the teachers promise")
+    teachers = parser.add_argument_group("the guarantees of the teachers")
     teachers.add_argument(
         "--accountants",
         nargs="+",
         metavar="FILE",
-        help="Opacus' checkpoints, one a model, or a folder (default: the models' files, or none where coins protect)",
+        help="checkpoints of Opacus, one for each model, or a folder of them (default: the --models files; none if "
+        "the mechanism's own randomness protects)",
     )
-    teachers.add_argument("--delta", type=float, help="of one teacher (default: 1e-5)")
+    teachers.add_argument("--delta", type=float, help="delta of one teacher (default: 1e-5)")
     add_accept(teachers)
 
 
 def options_for(answer: Plan) -> str | None:
-    """The options of this command that build what a plan recommends; None where it cannot build that."""
+    """The options of this command that build the mechanism that a plan recommends; None if there are none."""
     from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
     best = answer.best
-    if best is None or best.mechanism is None or best.voters != answer.teachers:
+    if best is None or best.mechanism is None:
         return None
     family = FAMILIES[best.kind]
     belief = answer.plain_prior if best.own_randomness else answer.prior
@@ -90,7 +116,7 @@ def options_for(answer: Plan) -> str | None:
             options["delta"] = best.mechanism.certificate.teacher[0].delta
     elif answer.total_target is not None:
         if answer.label_target is not None:
-            return None  # this command takes one of them
+            return None  # this command takes only one of them
         options |= {"total_target": answer.total_target, "labels": answer.labels}
     if answer.allocation is not None and best.rests_on != "randomness":
         if answer.allocation.weights or answer.allocation.blocks:
@@ -115,6 +141,10 @@ def _run(chosen: Any) -> int:
     if ledger is not None:
         take_over(chosen, ledger)
     chosen.mechanism = chosen.mechanism or "darrm"
+    if chosen.mechanism == "mean-probabilities":
+        check_ending("--out", chosen.out, ".npy", ".pt")
+        if chosen.votes is not None:
+            raise InvalidArgument("--mechanism mean-probabilities", "used with --models", "--votes")
     chosen.delta = 1e-5 if chosen.delta is None else chosen.delta
     strength = _strength(chosen)
     option = "--total-target" if chosen.total_target else "--budget"
@@ -125,7 +155,7 @@ def _run(chosen: Any) -> int:
     source = _Models(chosen) if chosen.votes is None else Votes(chosen)
     if chosen.total_target and chosen.labels is None:
         chosen.labels = source.inputs
-    # First with a ledger in memory: what is refused leaves no new file behind.
+    # First with a ledger in memory: a refused command leaves no new file behind.
     with search_progress() as on_progress:
         ensemble: Any = source.build(strength, PrivacyLedger(":memory:", budget), on_progress)
     if ledger is not None:
@@ -137,9 +167,11 @@ def _run(chosen: Any) -> int:
                 source.check_budget(ensemble)
         except BudgetExceeded as error:
             raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
-        agreement = _expected_agreement(ensemble, source.teachers, source.classes)
-        if not chosen.json:
-            _tell(ensemble, agreement, source.classes)
+        agreement = None
+        if ensemble.mechanism.shares == 1:
+            agreement = _expected_agreement(ensemble, source.teachers, source.classes)
+        if not chosen.json and agreement is not None:
+            _show_noise(ensemble, agreement, source.classes)
         if ledger is None:
             ensemble = source.spending_from(ensemble, PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
@@ -153,13 +185,13 @@ def _run(chosen: Any) -> int:
     return 0
 
 
-# --- what is shown before it is paid for -----------------------------------------------------------------------------
+# --- what is shown before anything is charged ----------------------------------------------------------------------
 
-_DRAWS = 10_000  # labels of votes that are made up: an agreement to about a hundredth, in about a second
+_DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth, in about a second
 
 
 def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
-    """About how often a label is what most teachers say, under the belief that `darrm plan` has by default."""
+    """About how often a label is the majority of the teachers, for the votes that `darrm plan` expects by default."""
     from ..planning.beliefs import typical_votes
     from ..planning.expectation import expected_agreement
 
@@ -167,28 +199,28 @@ def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
     return expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
-def _tell(ensemble: Any, agreement: float, classes: int) -> None:
-    """Which noise it is, and what that makes of the votes; before it is paid for."""
+def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
+    """Print the noise and the expected agreement before anything is charged; warn where labels are guesses."""
     from ..privacy.guarantees import format_bound
 
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
-    words = [
+    parts = [
         described["kind"],
         *(f"{name} {format_bound(strength[name])}" for name in _STRONG if strength.get(name) is not None),
     ]
     if getattr(proof, "target", None) is not None:
-        words.append(f"{proof.target} a label")
-    share = math.floor(agreement * 100) / 100  # what is less than 1 is not shown as 1
-    print(f"Noise: {', '.join(words)}; expected agreement {share:.2f}.", file=sys.stderr)
+        parts.append(f"{proof.target} for each label")
+    share = math.floor(agreement * 100) / 100  # rounded down: 0.999 is not shown as 1
+    print(f"Noise: {', '.join(parts)}; expected agreement {share:.2f}.", file=sys.stderr)
     if agreement < 1 / classes + 0.1:
-        touched, count = ensemble.overlap, len(ensemble.profiles)
+        affected, count = ensemble.overlap, len(ensemble.profiles)
         cure = (
-            f"A record is taken to touch {touched} of {count} teachers: for disjoint shards say --overlap 1."
-            if touched > 1
-            else "Allow more, or ask for fewer labels, or more teachers."
+            f"One record is assumed to affect {affected} of {count} teachers: for disjoint shards pass --overlap 1."
+            if affected > 1
+            else "Raise the target or the allowance, buy fewer labels, or use more teachers."
         )
-        print(fill(f"Warning: that is hardly better than guessing. {cure}"), file=sys.stderr)
+        print(fill(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
 
 
 _STRONG = ("allowance", "sigma", "epsilon")
@@ -307,7 +339,7 @@ class _Models:
         promise = ledger.budget or strength.get("label_target")
         return PrivateMajorityEnsemble(
             self._models,
-            mechanism,
+            with_jury(mechanism, chosen.jury),
             profiles=profiles,
             overlap=overlap,
             allocation=allocation,
@@ -318,19 +350,21 @@ class _Models:
 
 
 def _strength(chosen: Any) -> dict[str, Any]:
-    """How strong the noise is to be, in the one way that was said; as its mechanism takes it."""
+    """The strength of the noise: the one of three options that was given, as a keyword of the mechanism's builder."""
     from ..planning.families import FAMILIES
 
     ways = FAMILIES[chosen.mechanism].strengths
     given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
     if (len(given) != 1 or given[0] not in ways) if ways else given:
-        cure = "The most that all labels may cost is --budget." if "total_target" not in ways else ""
+        cure = "Set the most that all labels may cost with --budget." if "total_target" not in ways else ""
         raise InvalidArgument(
             f"--mechanism {chosen.mechanism}",
             f"used with {f'one of {option_names(ways)}' if ways else 'no allowance or target'}",
             option_names(given) or "none",
             cure,
         )
+    if chosen.jury is not None and chosen.mechanism not in ("noise-free", "mean-probabilities"):
+        raise InvalidArgument("--jury", "used with noise-free or mean-probabilities", chosen.mechanism)
     if "total_target" not in given and chosen.labels is not None:
         raise InvalidArgument("--labels", "used with --total-target", chosen.labels)
     if "total_target" in given and chosen.budget is not None:
@@ -342,7 +376,7 @@ def _strength(chosen: Any) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    summary="Private labels from models, charged to a ledger.",
+    summary="Release private labels by models or votes, charged to a ledger.",
     example="darrm label --inputs x.npy --models t0.pt t1.pt --build nets:build \\\n"
     "      --mechanism self-bounding --total-target 1,1e-5 --overlap 1 \\\n"
     "      --ledger labels.ledger --out y.npy",

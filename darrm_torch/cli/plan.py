@@ -14,40 +14,51 @@ from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shar
 
 __all__ = ["COMMAND"]
 
-_QUICK = 50  # teachers of two classes: what they would need to be is found in about a second
+_QUICK = 50  # for so many teachers and two classes, the teachers that an agreement needs are found in about a second
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
-    add_teacher(parser, "what each teacher promises (leave out: teachers without privacy)")
-    parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
+    parser.add_argument(
+        "--teachers", type=int, metavar="K", help="number of teachers (default: those in --teachers-folder)"
+    )
+    add_teacher(parser, "the guarantee of each teacher (default: none, teachers without privacy)")
+    parser.add_argument(
+        "--teachers-folder", metavar="FOLDER", help="or: read the guarantees from teacher-*.pt files of Opacus"
+    )
     add_common(parser)
     parser.set_defaults(prior=None)
     parser.add_argument(
-        "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {OF_MANY} (default: several)"
+        "--classes",
+        type=int,
+        default=2,
+        metavar="C",
+        help=f"number of classes (default: 2); with more than two the prior is {OF_MANY} (default: several of them)",
     )
-    beliefs = parser.add_argument_group("how often teachers are right, from public data (leave out: typical votes)")
+    beliefs = parser.add_argument_group("how often teachers are right, from public data (default: typical votes)")
     for option, whose in (("--teacher-accuracy", "these teachers"), ("--plain-accuracy", "teachers without privacy")):
         beliefs.add_argument(
             option,
             type=shares,
             metavar="A[,ALL]",
-            help=f"of one of {whose}, and of the majority of all, such as 0.8,0.9",
+            help=f"accuracy of one of {whose}, and of the majority of all, such as 0.8,0.9",
         )
     add_allocation(parser, "--teachers-folder")
-    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
-    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
-    parser.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="what all may cost together")
+    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="number of labels (default: 1)")
+    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="the most that one label may cost")
     parser.add_argument(
-        "--agreement", type=float, metavar="A", help="also: what this agreement costs, and what teachers it needs"
+        "--total-target", type=guarantee, metavar="EPS,DELTA", help="the most that all labels may cost together"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--agreement", type=float, metavar="A", help="also show what this agreement costs and which teachers it needs"
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon into this file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
     from ..noise.plurality_priors import PluralityVotes
     from ..noise.regions import check_overlap
+    from ..planning.beliefs import typical_votes
     from ..planning.families import families
     from ..planning.ranking import plan
     from ..privacy.guarantees import format_bound
@@ -61,7 +72,7 @@ def _run(chosen: Any) -> int:
         chosen.teachers = count
     if chosen.teachers is None:
         raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
-    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
+    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before the long computations
     check_overlap(chosen.overlap, chosen.teachers)
     teacher = read_teacher(chosen)
     allocation = stated_allocation(chosen, chosen.teachers)
@@ -78,6 +89,10 @@ def _run(chosen: Any) -> int:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
     if prior is not None and chosen.teacher_accuracy is not None:
         raise UsageError("give --prior or --teacher-accuracy, not both")
+    plain_prior = None
+    if chosen.teachers_folder is not None and chosen.plain_accuracy is None:  # these teachers, whatever protects them
+        chosen.plain_accuracy = chosen.teacher_accuracy
+        plain_prior = typical_votes(chosen.classes) if prior is None and chosen.teacher_accuracy is None else None
     kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
         answer = plan(
@@ -90,6 +105,7 @@ def _run(chosen: Any) -> int:
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
             teacher_accuracy=chosen.teacher_accuracy,
+            plain_prior=plain_prior,
             plain_accuracy=chosen.plain_accuracy,
             allocation=allocation,
             on_progress=lambda name: bar.update(),
@@ -126,12 +142,12 @@ def _run(chosen: Any) -> int:
     if needed is not None:
         print(f"\n{fill(str(needed))}")
     elif missing:
-        print("\nWhat the teachers would need to be for an agreement of 0.95: --agreement 0.95")
+        print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
     return 0
 
 
 COMMAND = Command(
-    summary="Which way of releasing labels for which budget, and why.",
+    summary="Compare ways of releasing labels, and recommend one for a budget.",
     example="darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 1/35 \\\n"
     "      --steps 175 --label-target 0.1,1e-4",
     add_arguments=_add_arguments,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument, check_number
+from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
+    from ..mechanisms.base import Mechanism
     from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import PrivacyGuarantee
     from ..privacy.profiles import PrivacyProfile
@@ -25,6 +27,7 @@ __all__ = [
     "naming",
     "read_teacher",
     "stated_allocation",
+    "with_jury",
 ]
 
 
@@ -52,7 +55,7 @@ def add_accept(parser: Any) -> None:
 
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
-    """The guarantee or profiles of the teachers, from whichever options were given; None if none was."""
+    """The guarantee or the profiles of the teachers, from the options that were given; None without any."""
     from ..privacy.profiles import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
@@ -78,6 +81,16 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
         return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
 
 
+def with_jury(mechanism: Mechanism, size: int | None) -> Mechanism:
+    """The mechanism with the jury that ``--jury`` asks for, if it does."""
+    from ..mechanisms.noise_free import NoiseFree
+
+    if size is None:
+        return mechanism
+    assert isinstance(mechanism, NoiseFree)
+    return replace(mechanism, jury=check_integer("--jury", size, low=1, high=mechanism.teachers))
+
+
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
     """Name the option ``name`` in errors about files that cannot be read."""
@@ -95,7 +108,7 @@ def add_allocation(parser: Any, recorded: str) -> None:
         "--allocation",
         type=one_of("random"),
         metavar="random",
-        help="each record drew its --overlap shards (then 1 by default) at random and in secret (default: what "
+        help="each record drew its --overlap shards (by default 1) at random and in secret (default: what "
         f"{recorded} recorded)",
     )
 
@@ -134,6 +147,6 @@ def add_common(parser: Any) -> None:
         type=checked_prior,
         default="independent:0.75",
         metavar="P",
-        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
+        help="the expected votes: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
         "IndependentVotes(mean=0.75): each teacher is right with probability 0.75, independently of the others)",
     )

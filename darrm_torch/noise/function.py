@@ -141,9 +141,16 @@ class NoiseFunction:
         errors = np.concatenate([self.error(prior.sample(self.teachers, size, rng)) for size in sizes])
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(samples))
 
+    def __repr__(self) -> str:
+        tie = "" if self.teachers % 2 else f"; {self.teachers // 2} votes are a tie, and a fair coin decides"
+        return f"NoiseFunction(gamma={self.gamma!r}, certificate={self.certificate!r}{tie})"
+
     def to_json(self) -> str:
         """The noise function as text; :meth:`from_json` restores it bit for bit."""
-        return json.dumps({"format": FORMAT, "gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
+        plain = {"format": FORMAT, "gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)}
+        if self.teachers % 2 == 0:
+            plain["tie"] = f"gamma[{self.teachers // 2}] is not used: at a tie a fair coin decides"
+        return json.dumps(plain)
 
     @classmethod
     @checked

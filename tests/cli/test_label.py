@@ -29,12 +29,31 @@ def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
     assert rows == [f"{index},{label}" for index, label in enumerate(np.load("y.npy"))]
 
 
+def test_only_a_jury_votes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = [*ASK, "--mechanism", "noise-free", "--jury", "1", "--overlap", "1"]
+    result = json.loads(said(capsys, *ask, "--json"))
+    assert result["mechanism"]["parameters"] == {"jury": 1, "redrawn": False}
+    assert result["total"]["epsilon"] == result["label"]["epsilon"]
+    labels = np.load("y.npy")
+    again = json.loads(said(capsys, *ASK, "--mechanism", "noise-free", "--overlap", "1", "--json"))  # kept
+    assert again["mechanism"] == result["mechanism"]
+    assert np.array_equal(np.load("y.npy"), labels)
+    everyone = [*ask, "--ledger", "other.ledger"]
+    assert json.loads(said(capsys, *everyone, "--jury", "3", "--json"))["total"]["epsilon"] > result["total"]["epsilon"]
+    for wrong, words in (
+        (("--jury", "4"), "--jury must be an integer in [1, 3]"),
+        (("--mechanism", "self-bounding", "--allowance", "1"), "--jury must be used with noise-free or mean-prob"),
+    ):
+        check_mistake(capsys, trained, *ask, "--ledger", "new.ledger", *wrong, words=words)
+
+
 # The class of each kind; a new kind of the registry is tested without an entry here.
 CLASSES = {
     **dict.fromkeys(["darrm", "darrm-point", "optimal"], "DaRRM"),
     **dict.fromkeys(["gnmax", "gnmax-label"], "GNMax"),
     "exponential": "ExponentialMechanism",
-    "noise-free": "NoiseFreeMajority",
+    **dict.fromkeys(["noise-free", "jury"], "NoiseFreeMajority"),
+    "mean-probabilities": "MeanProbabilities",
     "permute-and-flip": "PermuteAndFlip",
     "randomized-response": "RandomizedPlurality",
     "vote-private": "VotePrivatePlurality",
@@ -66,7 +85,10 @@ def test_every_mechanism_labels_within_its_target(
     assert result["labels"] == 30
     assert result["mechanism"]["secure"]
     labels = np.load("y.npy")
-    assert set(labels) <= set(range(classes))
+    if result["mechanism"]["releases"] == "labels":
+        assert set(labels) <= set(range(classes))
+    else:
+        assert labels.shape == (30, classes)
     if option in TARGET:
         assert result["label" if count == 1 else "total"]["epsilon"] <= epsilon
     if FAMILIES[name].rests_on == "randomness":  # no accountant was read
@@ -80,7 +102,7 @@ def test_every_mechanism_labels_within_its_target(
     assert np.array_equal(np.load("y.npy")[:30], labels)
 
 
-def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_randomness_needs_no_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ("--models", *(f"plain-{file}" for file in MODELS), "--mechanism", "gnmax", "--label-target", "0.6,1e-4")
     report = said(capsys, *ASK, *plain, "--overlap", "1")
     assert "30 labels, by GNMax" in report
@@ -132,7 +154,7 @@ def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest
     assert not [path for path in trained.iterdir() if "y" in path.stem and path.suffix == ".npy"]
 
 
-def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
+def test_noise_and_expected_agreement_are_shown_before_anything_is_charged(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -144,8 +166,8 @@ def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
         assert cli.main(little) == 130
     noise, *warning, end = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"Noise: GNMax, sigma \d{3,4}\.?\d?; expected agreement 0\.[45]\d\.", noise)
-    assert "hardly better than guessing" in warning[0]
-    assert "3 of 3 teachers: for disjoint shards say --overlap 1" in " ".join(" ".join(warning).split())
+    assert "hardly better than guesses" in warning[0]
+    assert "3 of 3 teachers: for disjoint shards pass --overlap 1" in " ".join(" ".join(warning).split())
     assert end == "darrm: stopped"
     assert max(map(len, (noise, *warning))) < 80
     assert dt.PrivacyLedger("labels.ledger").count == 0
@@ -189,7 +211,7 @@ def test_one_label_that_costs_too_much_is_called_so(trained: Path, capsys: pytes
         if family.rests_on == "randomness" and kind not in ("optimal", "gnmax-label")
     ],
 )
-def test_what_is_spent_by_coins_is_what_label_says(
+def test_ledger_and_label_report_the_same_cost_of_own_randomness(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     result = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))
@@ -236,7 +258,7 @@ def test_interrupted_it_leaves_no_half_written_file(
 
 
 MISTAKES = [
-    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz or .pt file"),
+    ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz, .pt, .csv or .parquet file"),
     ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
     ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
     ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with .pt files, got 'empty'"),
@@ -264,7 +286,7 @@ MISTAKES = [
     ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),
     ((*LABEL, "--mechanism", "noise-free"), "noise-free must be used with no allowance or target, got '--allowance'"),
     ((*ASK, "--mechanism", "exponential"), "used with one of --label-target, --total-target, got 'none'"),
-    ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. The most that all labels may cost is --budget."),
+    ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. Set the most that all labels may cost with --budget."),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1"), "--label-target must be one that some strength"),
     ((*ASK, "--mechanism", "self-bounding", "--total-target", "1e-5,1e-5"), "--total-target must be one that some"),
     ((*ASK, "--mechanism", "gnmax", "--total-target", "1,1e-5", "--budget", "1"), "--budget must be left out"),

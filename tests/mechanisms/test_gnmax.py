@@ -253,8 +253,12 @@ def test_noise_calibrated_on_the_label_for_ten_classes() -> None:
         mechanism = GNMax.calibrated(target, method="label", labels=labels, teachers=11, classes=10)
         assert sigma * 0.99 < mechanism.sigma < sigma
         assert 0.99 * epsilon < mechanism.guarantee(labels=labels).epsilon <= epsilon
-        other = mechanism.guarantee(labels=labels, overlap=2)  # no more than the counts' own is known
-        assert other == GNMax(sigma=mechanism.sigma, delta=1e-5).guarantee(labels=labels, overlap=2)
+        other = mechanism.guarantee(labels=labels, overlap=2)  # by the worst curve of a label
+        assert (
+            epsilon
+            < other.epsilon
+            < GNMax(sigma=mechanism.sigma, delta=1e-5).guarantee(labels=labels, overlap=2).epsilon
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,7 @@ from torch import nn
 
 from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy, read_privacy
 from darrm_torch.teachers.dp_sgd import train_teacher
-
-
-def build() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-
-
-def zeros() -> nn.Module:
-    model = build()
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    return model
-
-
-def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)
+from tests.teachers.helpers import build, some_data, zeros
 
 
 @pytest.mark.parametrize(

@@ -30,22 +30,7 @@ from darrm_torch.errors import DarrmError
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
 from darrm_torch.teachers.training import _data_digest
-
-
-def build() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-
-
-def zeros() -> nn.Module:
-    model = build()
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    return model
-
-
-def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)
+from tests.teachers.helpers import build, some_data, zeros
 
 
 def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
@@ -435,7 +420,7 @@ def test_neighbours_differ_only_in_the_teachers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])
-def test_only_the_owner_can_read_teachers_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+def test_only_the_owner_can_read_teachers_under_any_umask(tmp_path: Path, mask: int) -> None:
     inputs, labels = some_data(12)
     before = os.umask(mask)
     try:
