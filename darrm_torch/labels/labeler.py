@@ -24,6 +24,7 @@ from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
+from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
 from .kept import check_built_for, described, kept_mechanism, note_noise
@@ -89,6 +90,10 @@ class PrivateLabeler:
     """
 
     @checked
+    def __repr__(self) -> str:
+        what = f"{len(self.profiles)} teachers, overlap {self.overlap}, {self.classes or 'any'} classes"
+        return f"<{type(self).__name__}: {what}, {cut(self.mechanism)}, {self.ledger!r}>"
+
     def __init__(
         self,
         mechanism: Mechanism,

@@ -290,6 +290,13 @@ given out; 0 more labels fit
                 stream.write(("," if number > 1 else "") + "\n    " + json.dumps({"number": number, **entry}))
         stream.write("\n  ]\n}\n")
 
+    def __repr__(self) -> str:
+        try:
+            state = f": {self.count} labels" + ("" if self.budget is None else f", budget {self.budget}")
+        except Exception:  # closed, or in use: a representation must not fail
+            state = ""
+        return f"<PrivacyLedger {self.path!r}{state}>"
+
     def close(self) -> None:
         """Close the file; the ledger opens it again when needed. A ledger in memory forgets nothing and stays open."""
         with self._lock:

@@ -19,6 +19,7 @@ from ..arguments import as_array, checked
 from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..reprs import cut
 from .certificate import Certificate, certify_region
 from .grid import GRID, MOST_TEACHERS, gamma_digest, label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
@@ -140,6 +141,10 @@ class NoiseFunction:
         sizes = [min(block, samples - start) for start in range(0, samples, block)]
         errors = np.concatenate([self.error(prior.sample(self.teachers, size, rng)) for size in sizes])
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(samples))
+
+    def __repr__(self) -> str:
+        gamma = np.array2string(self.gamma, separator=", ", threshold=16, max_line_width=2**10)
+        return f"NoiseFunction(gamma={gamma}, certificate={cut(self.certificate)})"
 
     def to_json(self) -> str:
         """The noise function as text; :meth:`from_json` restores it bit for bit."""

@@ -22,6 +22,7 @@ from ..noise.priors import IndependentVotes, Prior, check_prior
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
+from ..reprs import fenced
 from . import builders
 from .families import Family, families
 from .presentation import plan_text, plan_values, round_down
@@ -212,6 +213,14 @@ class Plan(Request):
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
         return plan_values(self, self.rows, self.best) | {"juries_win_from": self.juries_win_from}
+
+    def __repr__(self) -> str:
+        best = "nothing keeps the target" if self.best is None else f"best {self.best.name}"
+        asked = f"{self.teachers} teachers, {self.classes} classes, overlap {self.overlap}, {self.labels} labels"
+        return f"<Plan: {asked}; {len(self.rows)} strategies, {best}>"
+
+    def _repr_markdown_(self) -> str:
+        return fenced(self)
 
     def __str__(self) -> str:
         """For 80 columns."""

@@ -283,6 +283,10 @@ def read_teachers(
     Raises:
         UnprovenPrivacy: see :func:`read_privacy` and :func:`check_independent`.
         InvalidArgument: see :func:`read_privacy`; or the lists differ in length.
+
+    >>> teachers = read_teachers([[(12.0, 1 / 35, 175)], [(12.0, 1 / 35, 175)]])
+    >>> [round(teacher.epsilon(1e-4), 4) for teacher in teachers]
+    [0.0751, 0.0751]
     """
     if isinstance(sources, (str, os.PathLike)):
         folder, sources = sources, weights_in(Path(sources))
