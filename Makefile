@@ -42,7 +42,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pylint --score=n darrm_torch recipes benchmarks
+	$(BIN)/pylint --score=n darrm_torch recipes benchmarks tests
 
 package: $(READY)
 	.ci/package

@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+BUNDLED_DATA = ("digits", "cancer")  # with scikit-learn
+ALL_DATA = (
+    "fashion-mnist 0v3", "fashion-mnist 4v6", "fashion-mnist 7v9", "fashion-mnist 1v3",
+    "mnist-5000 even-odd", "mnist-5000 3v8", *BUNDLED_DATA,
+)  # fmt: skip
+
 # module: arguments of its measure()
 FULL: dict[str, dict[str, Any]] = {
     "imports": {"repeat": 5, "torch": True},
@@ -15,6 +21,12 @@ FULL: dict[str, dict[str, Any]] = {
     "labelling": {"items": 1_000_000, "images": 10_000, "repeat": 3},
     "teachers": {"teachers": 11, "shard": 1090, "repeat": 3},
     "plurality": {"cases": ("C=10, K=11", "C=3, K=51", "C=10, s=16", "C=10, s=18"), "repeat": 3},
+    "planner": {"settings": "settings"},
+    "beliefs": {
+        "teachers": ((5, 5, 6.0), (11, 11, 12.0), (11, 1, 2.0), (21, 7, 4.0)),
+        "data": ALL_DATA,
+        "shares": (0.3, 0.6, 0.85),
+    },
 }
 SMALL: dict[str, dict[str, Any]] = {
     "imports": {"repeat": 3, "torch": False},
@@ -24,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ledger": {"labels": 5000, "batch": 1000, "processes": 2},
     "labelling": {"items": 10_000, "images": 1000, "repeat": 1},
     "plurality": {"cases": ("C=10, K=11",), "repeat": 3},
+    "beliefs": {"teachers": ((5, 5, 6.0),), "data": BUNDLED_DATA, "shares": (0.3,)},
 }
 
 
@@ -113,6 +126,8 @@ BOUNDS: tuple[Bound, ...] = (
         Bound(benchmark="plurality", case=f"C=10, K=11, m={allowance}", ratio="accuracy_at_0.7", at_least=least)
         for allowance, least in ((1, 0.69), (2, 0.87), (3, 0.94), (5, 0.98))
     ),
+    Bound(benchmark="planner", case="largest", ratio="regret", at_most=0.01, sizes=("full",)),
+    Bound(benchmark="beliefs", case="BetaVotes(1.6, 0.4)", ratio="most_lost", at_most=0.01),
     *(
         Bound(benchmark="teachers", case="ordinary loop", ratio=ratio, at_least=least, sizes=("full",))
         for ratio, least in (

@@ -58,6 +58,7 @@ from .noise.store import fetch_noise as fetch_noise
 from .planning.design import Design as Design, DesignRow as DesignRow, design as design
 from .planning.expectation import expected_accuracy as expected_accuracy, expected_agreement as expected_agreement
 from .planning.families import strongest_mechanism as strongest_mechanism
+from .planning.one_model import OneModel as OneModel
 from .planning.ranking import Plan as Plan, TeachersNeeded as TeachersNeeded, plan as plan
 from .planning.strategies import Strategy as Strategy
 from .plots import (
@@ -96,7 +97,7 @@ from .privacy.totals import (
     total_privacy as total_privacy,
 )
 from .teachers.checkpoints import load_teacher as load_teacher
-from .teachers.dp_sgd import TrainingSettings as TrainingSettings
+from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records
 from .teachers.independence import check_independent as check_independent
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,

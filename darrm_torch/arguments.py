@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -13,9 +12,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InvalidArgument
+from .errors import DarrmError, InvalidArgument
 
-__all__ = ["as_array", "checked"]
+__all__ = ["as_array", "checked", "is_dense"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -78,8 +77,12 @@ def checked(function: _Function) -> _Function:
                 if any(
                     kind in (int, float) or getattr(kind, "__name__", "") == "PrivacyGuarantee" for kind in admitted
                 ):
-                    with contextlib.suppress(AttributeError, LookupError, TypeError, ArithmeticError, RuntimeError):
+                    try:
                         function(*args, **kwargs)  # its own check of numbers and promises says more, if it has one
+                    except DarrmError:
+                        raise
+                    except Exception:  # whatever a wrong value leads to where nothing checks it
+                        pass
                 shown = value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
                 raise InvalidArgument(
                     name, " or ".join(dict.fromkeys(map(_called, admitted))), shown
@@ -129,10 +132,16 @@ def _called(kind: Any) -> str:
     origin = get_origin(kind) or kind
     if origin is Literal:
         return " or ".join(f'"{word}"' for word in get_args(kind))
-    if origin in _PLURALS and get_origin(get_args(kind)[0]) is Literal:
+    if origin in _PLURALS and get_origin(next(iter(get_args(kind)), None)) is Literal:
         return f"a list of {_called(get_args(kind)[0])}"
     name = str(getattr(origin, "__name__", origin))
     return _CALLED.get(origin, f"{'an' if name[0] in 'AEIO' else 'a'} {name}")
+
+
+def is_dense(tensor: Any) -> bool:
+    """Whether a tensor of Torch holds a real number or an integer at each place, and its data: not a sparse one etc."""
+    ordinary = str(tensor.layout) == "torch.strided" and not tensor.is_nested
+    return ordinary and not (tensor.is_complex() or tensor.is_quantized or tensor.is_meta)
 
 
 def as_array(name: str, value: Any, expected: str, *, kinds: str = "iuf") -> npt.NDArray[Any]:

@@ -29,11 +29,12 @@ class InvalidArgument(DarrmError):
     Args:
         name: the name of the argument, as the caller wrote it.
         expected: the values that are accepted.
-        got: the value that was received.
+        got: the value that was received; only its type and shape if the argument is secret, such as vote counts.
         cure: how to fix it, if ``expected`` does not make that obvious.
     """
 
     def __init__(self, name: str, expected: str, got: Any, cure: str = "") -> None:
+        got = _without_content(got) if name in _SECRET else got
         self.name, self.expected, self.got, self.cure = name, expected, got, cure
         message = f"{name} must be {expected}, got {_shown(got)}"
         super().__init__(f"{message}. {cure}" if cure else message)
@@ -65,6 +66,21 @@ class BudgetExceeded(DarrmError):
 
 class LedgerError(DarrmError):
     """A ledger cannot be used: it is damaged or read-only, or belongs to other teachers or to another mechanism."""
+
+
+_SECRET = ("counts", "votes", "inputs", "key")  # never shown, whatever is wrong with them
+
+
+def _without_content(value: Any) -> Any:
+    """What an error may show of a secret value: words about it, or its type and shape."""
+    if value is None or isinstance(value, str) or _is_shape(value):
+        return value
+    shape = f" and shape {tuple(value.shape)}" if _is_shape(getattr(value, "shape", None)) else ""
+    return f"a value of type {type(value).__name__}{shape}"
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) < 8 and all(type(one) is int for one in value)
 
 
 def _shown(value: Any) -> str:

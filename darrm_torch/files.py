@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["keep_copy", "make_private_folder", "weights_in", "write_whole"]
+__all__ = ["keep_copy", "make_private_folder", "owner_unmasked", "weights_in", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -28,6 +28,7 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
     _check_replaceable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
+    os.chmod(name, 0o600)  # a umask may have taken even the owner's right to write
     try:
         yield Path(name)
         os.chmod(name, 0o600 if private else 0o666 & ~_umask())
@@ -75,6 +76,17 @@ def make_private_folder(path: Path) -> None:
         path.chmod(0o700)
 
 
+@contextlib.contextmanager
+def owner_unmasked() -> Iterator[None]:
+    """Leave the owner all rights in new files, whatever the umask: Python's own helpers, such as sockets, need them."""
+    mask = _umask()
+    os.umask(mask & 0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+
+
 def _check_replaceable(path: Path) -> None:
     """Only a new file, or one that the user may write to, is written."""
     try:
@@ -94,6 +106,6 @@ def _sync(number: int) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
+    mask = os.umask(0o077)  # another thread may create a file meanwhile
     os.umask(mask)
     return mask

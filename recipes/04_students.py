@@ -31,6 +31,7 @@ import darrm_torch as dt
 from darrm_torch.cli.parser import Command, UsageError, option_names
 from darrm_torch.cli.running import run_command
 from darrm_torch.errors import check_integer
+from darrm_torch.files import make_private_folder
 from darrm_torch.lightning import (
     FixMatch,
     PrivateLabelDataModule,
@@ -113,11 +114,12 @@ def study(
 ) -> dict[str, dict[str, dict[str, list[float]]]]:
     """The accuracies of labels and student, one per seed, for each kind of student and source of labels."""
     stored = json.loads((folder / "settings.json").read_text())
-    settings = experiment.Settings(training=dt.TrainingSettings(**stored.pop("training")), **stored)
+    training = {name: dt.TrainingSettings(**stored.pop(name)) for name in ("training", "one_model")}
+    settings = experiment.Settings(**training, **stored)
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
     private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
     home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged
-    (home / "ledgers").mkdir(parents=True, exist_ok=True)
+    make_private_folder(home / "ledgers")
     ensembles = experiment.build_ensembles(home, settings, private, plain)
     ensembles["true"] = ensembles["darrm-optimal"]  # never asked
     results: dict[str, dict[str, dict[str, list[float]]]] = {}

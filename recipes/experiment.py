@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.utils.data import TensorDataset
 from tqdm.auto import tqdm
 
 import darrm_torch as dt
+from darrm_torch import files
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.allocations import recorded_allocation
@@ -36,6 +36,7 @@ class Settings:
     """Everything that decides the contents of a run folder; one folder has one of these.
 
     ``records`` is a declared number, which fixes sample rate and steps; the true number of records does not.
+    ``one_model`` says how one model on all records is trained; its noise multiplier follows from the total.
     """
 
     source: str
@@ -53,6 +54,7 @@ class Settings:
     total_delta: float
     seed: int | None
     limit: int | None
+    one_model: TrainingSettings | None = None
 
     def __post_init__(self) -> None:
         check_integer("teachers", self.teachers, low=1)
@@ -91,14 +93,14 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     record = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_private_folder(folder)
         if not record.exists():
             if any(folder.iterdir()):
                 raise InvalidArgument("run", "a new or empty folder, or that of an earlier run", str(folder))
             write_whole(record, json.dumps(wanted, indent=1))
         stored = json.loads(record.read_text())
-        (folder / "ledgers").mkdir(exist_ok=True)
-        (folder / "students").mkdir(exist_ok=True)
+        files.make_private_folder(folder / "ledgers")
+        files.make_private_folder(folder / "students")
     except (OSError, json.JSONDecodeError) as error:
         raise InvalidArgument("run", "a folder that can be read and written", str(folder), str(error)) from None
     different = sorted(name for name in wanted if stored.get(name) != wanted[name])
@@ -110,10 +112,9 @@ def claim_folder(folder: Path, settings: Settings) -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_text(text)
-    os.replace(partial, file)
+    """Write a file completely or not at all, for its owner only: the user decides what is published."""
+    with files.write_whole(file, private=True) as beside:
+        beside.write_text(text)
 
 
 def train_both(
@@ -165,6 +166,46 @@ def train_both(
     return private_files, plain_files
 
 
+def teachers_total(settings: Settings, private: list[Path]) -> dt.PrivacyGuarantee:
+    """What any number of labels of the private teachers cost: publishing those whose data may hold one record."""
+    return dt.total_privacy(
+        teachers=dt.read_teachers(private, delta=settings.delta),
+        overlap=settings.assumed_overlap,
+        mechanism=dt.NoiseFreeMajority(classes=2),
+        labels=settings.queries,
+        delta=settings.total_delta,
+    ).guarantee
+
+
+def train_one_model(
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    total: dt.PrivacyGuarantee,
+    *,
+    device: str = "cpu",
+    build: Callable[[], nn.Module] = PaperCNN,
+) -> list[Path]:
+    """One DP-SGD model on all records, with the noise that ``total`` needs: the honest baseline of every ensemble."""
+    assert settings.one_model is not None
+    steps = settings.one_model.steps_per_epoch(settings.records)
+    noise = dt.calibrate_noise(total, sample_rate=1 / steps, steps=steps * settings.one_model.epochs)
+    return train_teachers(
+        folder / "one-model",
+        build_model=build,
+        inputs=task.private_images,
+        labels=task.private_labels,
+        shards=[np.arange(len(task.private_labels))],
+        shard_size=settings.records,
+        settings=replace(settings.one_model, noise_multiplier=noise),
+        private_folder=folder / "private",
+        name="model",
+        workers=1,
+        device=device,
+        insecure_seed=settings.seed,
+    )
+
+
 def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) -> list[nn.Module]:
     """The trained networks."""
     models = []
@@ -176,9 +217,19 @@ def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) ->
 
 
 def build_ensembles(
-    folder: Path, settings: Settings, private: list[Path], plain: list[Path]
+    folder: Path,
+    settings: Settings,
+    private: list[Path],
+    plain: list[Path],
+    one_model: list[Path] | None = None,
+    *,
+    gnmax_total: dt.PrivacyGuarantee | None = None,
 ) -> dict[str, dt.PrivateMajorityEnsemble]:
-    """Every strategy at the same guarantee for one label, each with its own ledger."""
+    """Every strategy at the same guarantee for one label, each with its own ledger.
+
+    With ``gnmax_total``, all labels of GNMax together keep that total instead. ``one_model`` adds the labels of one
+    private model.
+    """
     models, bare = load_models(private), load_models(plain)
     overlap = settings.assumed_overlap
     target = None
@@ -198,23 +249,30 @@ def build_ensembles(
             models, private, delta=settings.delta, overlap=overlap, ledger=ledger(name), **how
         )
 
-    def plain_ensemble(name: str, method: str) -> dt.PrivateMajorityEnsemble:
-        mechanism = dt.GNMax.calibrated(target, method=method, overlap=data_overlap, teachers=settings.teachers)
-        return dt.PrivateMajorityEnsemble(
-            bare, mechanism, overlap=data_overlap, ledger=ledger(name), delta=settings.total_delta
-        )
-
     budget = {"allowance": settings.allowance} if target is None else {"target": target}
     optimal = from_opacus("darrm-optimal", teacher_promise="point", **budget)
     profiles, certificate = optimal.profiles, optimal.noise.certificate
     target, data_overlap = optimal.noise.target, settings.teachers if settings.contiguous else settings.overlap
+    kept, labels = (target, 1) if gnmax_total is None else (gnmax_total, settings.queries)
+    gnmax = dt.GNMax.calibrated(kept, labels=labels, overlap=data_overlap, teachers=settings.teachers)
     allowance = target.epsilon / max(point.epsilon for point in certificate.teacher)
     subsampled = dt.subsampling_noise(teachers=settings.teachers, allowance=int(min(allowance, settings.teachers)))
     teacher = dt.PrivacyProfile.from_guarantee(*certificate.teacher)
     checked = dt.certify(subsampled.gamma, teachers=settings.teachers, teacher=teacher, target=target, overlap=overlap)
+    single = {}
+    if one_model is not None:
+        single["one-model"] = dt.PrivateMajorityEnsemble.from_opacus(
+            load_models(one_model),
+            one_model,
+            mechanism=dt.NoiseFreeMajority(classes=2),
+            ledger=ledger("one-model"),
+            delta=settings.total_delta,
+        )
     return {
-        "gnmax-rdp": plain_ensemble("gnmax-rdp", "rdp"),
-        "gnmax-exact": plain_ensemble("gnmax-exact", "analytic"),
+        **single,
+        "gnmax-exact": dt.PrivateMajorityEnsemble(
+            bare, gnmax, overlap=data_overlap, ledger=ledger("gnmax-exact"), delta=settings.total_delta
+        ),
         "darrm-subsampling": private_ensemble(
             "darrm-subsampling", dt.DaRRM(dt.NoiseFunction(gamma=subsampled.gamma, certificate=checked))
         ),
@@ -288,8 +346,8 @@ def train_student(
 
 
 TITLES = {
-    "gnmax-rdp": "GNMax, paper's sigma",
-    "gnmax-exact": "GNMax, exact sigma",
+    "one-model": "one DP-SGD model",
+    "gnmax-exact": "GNMax",
     "darrm-subsampling": "DaRRM, subsampling",
     "darrm-self-bounding": "DaRRM, self-bounding",
     "darrm-optimal": "DaRRM, optimal",
@@ -299,28 +357,34 @@ TITLES = {
 
 
 def label_and_teach(
-    folder: Path, settings: Settings, task: Task, private: list[Path], plain: list[Path]
+    folder: Path,
+    settings: Settings,
+    task: Task,
+    private: list[Path],
+    plain: list[Path],
+    one_model: list[Path],
+    total: dt.PrivacyGuarantee,
 ) -> dict[str, Any]:
-    """For every strategy its labels, their accuracy and cost, and a student."""
-    ensembles = build_ensembles(folder, settings, private, plain)
+    """For every strategy its labels, their accuracy and cost, and a student; all labels together keep ``total``."""
+    ensembles = build_ensembles(folder, settings, private, plain, one_model, gnmax_total=total)
     counts = {
-        "private": ensembles["darrm-optimal"].sensitive_counts(task.public_images),
-        "plain": ensembles["gnmax-rdp"].sensitive_counts(task.public_images),
+        kind: ensembles[name].sensitive_counts(task.public_images)
+        for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-exact"), ("one", "one-model"))
     }
+    voters = {"gnmax-exact": "plain", "one-model": "one"}
     rows = []
     for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
-        votes = counts["plain" if name.startswith("gnmax") else "private"]
+        votes = counts[voters.get(name, "private")]
         mean, deviation = label_accuracy(ensemble.mechanism, votes, task.public_labels, queries=settings.queries)
         scores = train_student(folder, name, ensemble, settings, task, max_epochs=20)
-        label_delta = ensembles["darrm-optimal"].noise.target.delta
-        label = ensemble.total_privacy(labels=1, delta=label_delta)
-        total = ensemble.total_privacy(labels=settings.queries)
+        label = ensemble.total_privacy(labels=1, delta=ensembles["darrm-optimal"].noise.target.delta)
+        price = ensemble.total_privacy(labels=settings.queries)
         rows.append(
             {
                 "method": name,
                 "title": TITLES[name],
                 "label": label.to_dict(),
-                "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.explanation}"},
+                "total": price.to_dict() | {"rule": f"{price.route.name}: {price.route.explanation}"},
                 "label_accuracy": mean,
                 "label_accuracy_std": deviation,
                 **scores,
@@ -328,50 +392,74 @@ def label_and_teach(
                 "mechanism": ensemble.mechanism.describe(),
             }
         )
+    prices = prices_of_the_shards(ensembles["noise-free"], settings)
     return {
         "settings": json.loads(json.dumps(asdict(settings))),
         "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
         "teachers": describe_teachers(ensembles, settings, task),
         "target": asdict(ensembles["darrm-optimal"].noise.target),
+        "total": asdict(total),
+        "prices": prices,
         "methods": rows,
-        "notes": remarks(ensembles, settings),
+        "notes": remarks(ensembles, settings, rows),
     }
 
 
-def remarks(ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings) -> list[str]:
+def prices_of_the_shards(free: dt.PrivateMajorityEnsemble, settings: Settings) -> dict[str, float | None]:
+    """Epsilon of all labels of the private teachers, by what is known about the shards of a record.
+
+    "assumed": it may be in ``assumed_overlap`` of them; "true": it is in ``overlap`` of them, and everyone knows which;
+    "allocation": it is in those, drawn at random and in secret (None: they were not).
+    """
+    allocation = recorded_allocation(free.profiles)
+    affected = settings.teachers if settings.contiguous else settings.overlap
+    knowledge: dict[str, dict[str, Any]] = {
+        "assumed": {"overlap": settings.assumed_overlap},
+        "true": {"overlap": affected},
+        "allocation": {"allocation": allocation},
+    }
+    return {
+        name: dt.total_privacy(
+            teachers=free.profiles,
+            mechanism=free.mechanism,
+            labels=settings.queries,
+            delta=settings.total_delta,
+            **known,
+        ).epsilon
+        if known != {"allocation": None}
+        else None
+        for name, known in knowledge.items()
+    }
+
+
+def remarks(
+    ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, rows: list[dict[str, Any]]
+) -> list[str]:
     """Notes for the reader of the table, with the numbers of this run."""
-    optimal, free = ensembles["darrm-optimal"], ensembles["noise-free"]
+    optimal = ensembles["darrm-optimal"]
     redrawn = dt.as_if_redrawn(optimal.noise.target, settings.queries, slack=settings.delta)
     affected = settings.teachers if settings.contiguous else settings.overlap
-    published = dt.total_privacy(
-        teachers=free.profiles,
-        overlap=affected,
-        mechanism=free.mechanism,
-        labels=settings.queries,
-        delta=settings.total_delta,
+    accuracy = {row["method"]: row["label_accuracy"] for row in rows}
+    single, (best, most) = (
+        accuracy["one-model"],
+        max(((name, share) for name, share in accuracy.items() if name != "one-model"), key=lambda pair: pair[1]),
     )
-    allocation = recorded_allocation(free.profiles)
-    allocated = allocation and dt.total_privacy(
-        teachers=free.profiles,
-        mechanism=free.mechanism,
-        labels=settings.queries,
-        delta=settings.total_delta,
-        allocation=allocation,
-    )
+    wins = "One private model is better here" if single >= most else f"{TITLES[best]} is better here"
+    ((noise, rate, steps),) = ensembles["one-model"].profiles[0].reading.history
     return [
-        f"Noise is chosen so that one label is {optimal.noise.target}; the column shows the best proven guarantee of "
-        "one label.",
-        f"DaRRM and the noise-free majority assume that a record is in the training data of r = "
-        f"{settings.assumed_overlap} of the {settings.teachers} teachers. GNMax protects only the votes of teachers "
-        f"without privacy, and uses the true r = {affected} of these shards.",
+        "All rows keep the same total. DaRRM and the noise-free majority assume that a record is in the training data "
+        f"of r = {settings.assumed_overlap} of the {settings.teachers} teachers, and their total is the price of "
+        "publishing these. DaRRM's noise makes a single label cheaper: it is chosen so that one label is at most "
+        f"{optimal.noise.target}. GNMax protects only the votes of teachers without privacy, and uses the true "
+        f"r = {affected} of these shards.",
+        f"The one model is trained on all records: noise multiplier {noise:.3g}, sample rate 1/{1 / rate:.0f}, {steps} "
+        f"steps; its learning rate and sample rate were chosen on other, public images. {wins}: its labels are right "
+        f"on {max(single, most):.3f}, those of {'the best other row' if single >= most else 'the one model'} on "
+        f"{min(single, most):.3f}. Where all records can be pooled and no teacher exists yet, train one private "
+        "model. An ensemble is for records that must stay where they are, teachers that exist already, models that "
+        "differ, and votes whose disagreement shows which labels to doubt.",
         f"If the teachers were retrained for every label, as the paper's composition assumes, {settings.queries} "
         f"optimal labels would be {redrawn}. That is not a guarantee here: all labels come from the same teachers.",
-        f"For the true r = {affected} of these shards, all labels of a noise-free majority together are "
-        f"{published.guarantee}, whatever their number. Add noise only where one label must cost less than that.",
-        f"Each record drew its shards at random and in secret. Counting that, the same labels are "
-        f"{allocated.guarantee}, as long as nothing shows the draws."
-        if allocated
-        else "The shards have no price of a random allocation: they were cut by position, or drawn with a public seed.",
     ]
 
 
@@ -382,7 +470,7 @@ def describe_teachers(
     readings = [profile.reading for profile in ensembles["darrm-optimal"].profiles]
     accuracy = {
         kind: (ensembles[name].sensitive_votes(task.public_images) == task.public_labels).float().mean(dim=1).tolist()
-        for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-rdp"))
+        for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-exact"))
     }
     return {
         "history": readings[0].history,

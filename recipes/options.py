@@ -25,9 +25,10 @@ def data_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return data
 
 
-def training_arguments(teachers: argparse._ArgumentGroup) -> None:
-    """Add the options that say how teachers are trained."""
-    teachers.add_argument("--teachers", type=int, default=11, help="K (default: %(default)s)")
+def training_arguments(teachers: argparse._ArgumentGroup, *, count: int | None = 11) -> None:
+    """Add the options that say how teachers are trained; ``count`` is the default of K, ``None``: by data set."""
+    words = "by data set" if count is None else str(count)
+    teachers.add_argument("--teachers", type=int, default=count, help=f"K (default: {words})")
     teachers.add_argument("--noise-multiplier", type=float, help="of DP-SGD (default: by data set)")
     teachers.add_argument("--max-grad-norm", type=float, help="clipping bound (default: by data set)")
     teachers.add_argument("--batch-size", type=int, help="expected batch size (default: by data set)")
@@ -37,10 +38,11 @@ def training_arguments(teachers: argparse._ArgumentGroup) -> None:
     teachers.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
 
 
-def label_arguments(labels: argparse._ArgumentGroup) -> None:
-    """Add the options that say what labels may cost."""
+def label_arguments(labels: argparse._ArgumentGroup, *, allowance: float | None = 3.0) -> None:
+    """Add the options that say what labels may cost; ``allowance`` is the default of m, ``None``: by data set."""
+    words = "by data set" if allowance is None else str(allowance)
     labels.add_argument(
-        "--allowance", type=float, default=3.0, help="m: a label costs m times a teacher (default: %(default)s)"
+        "--allowance", type=float, default=allowance, help=f"m: a label costs m times a teacher (default: {words})"
     )
     labels.add_argument("--total-delta", type=float, help="delta of all labels together (default: that of one label)")
 

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from darrm_torch import files
 from darrm_torch.privacy.guarantees import format_bound
 
 from .data import Task
@@ -38,6 +39,7 @@ def table(results: dict[str, Any]) -> str:
             f"{epsilon(row['total']):>12} {mark:<2}{row['student_accuracy']:>11.3f}"
         )
     lines.append("-" * (WIDTH - 1))
+    lines += shard_prices(results)
     label, total = results["methods"][0]["label"], results["methods"][0]["total"]
     notes = [
         f"Epsilon in nats; neighbours differ in one record, added or removed. Delta is "
@@ -49,6 +51,26 @@ def table(results: dict[str, Any]) -> str:
     ]
     lines += [paragraph(note, indent=4 if note.startswith("[") else 0) for note in notes]
     return "\n".join(lines)
+
+
+def shard_prices(results: dict[str, Any]) -> list[str]:
+    """What the labels of the private teachers cost, by what is known about the shards of a record."""
+    settings, prices = results["settings"], results["prices"]
+    count, r = settings["teachers"], settings["teachers"] if settings["contiguous"] else settings["overlap"]
+    words = {
+        "assumed": f"any {settings['assumed_overlap']} of the {count} shards, as the table assumes",
+        "true": f"{r} of them, and everyone may know which",
+        "allocation": f"{r} of them, drawn at random and in secret",
+    }
+    return [
+        "",
+        "Epsilon of all labels of the private teachers, if a record may be in",
+        *(
+            f"  {text:<60}{'no such price' if prices[name] is None else format_bound(prices[name]):>17}"
+            for name, text in words.items()
+        ),
+        "",
+    ]
 
 
 def describe_teachers(beginning: str, delta: float, teachers: dict[str, Any]) -> str:
@@ -133,9 +155,8 @@ def figure(file: Path, results: dict[str, Any]) -> None:
     right.set_yticks(list(heights), [row["title"] for row in methods])
     right.invert_yaxis()
     lowest = min(0.5, *(row[which] for row in methods for which in ("label_accuracy", "student_accuracy")))
-    right.set(xlim=(lowest, 1.0), xlabel="accuracy (guessing: 0.5)", title="At the same guarantee for one label")
+    right.set(xlim=(lowest, 1.0), xlabel="accuracy (guessing: 0.5)", title="All labels together at the same total")
     right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
-    partial = file.with_suffix(".partial.png")
-    figure.savefig(partial, dpi=130)
+    with files.write_whole(file, private=True) as beside:
+        figure.savefig(beside, dpi=130)
     plt.close(figure)
-    partial.replace(file)

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 
 import darrm_torch as dt
 from darrm_torch.errors import check_integer, check_number
+from darrm_torch.files import write_whole
 from darrm_torch.lightning import StudentModule, VirtualAdversarialTraining
 from darrm_torch.noise.histograms import votes_within
 from darrm_torch.privacy.guarantees import format_bound
@@ -375,7 +376,6 @@ def figure(file: Path, results: dict[str, Any]) -> None:
         axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, frameon=False)
     axes[0].set(ylabel="accuracy of labels (guessing: 0.1)", title="Private teachers, r = K")
     axes[1].set(title="Plain teachers, r = 1")
-    partial = file.with_suffix(".partial.png")
-    canvas.savefig(partial, dpi=130)
+    with write_whole(file, private=True) as beside:
+        canvas.savefig(beside, dpi=130)
     plt.close(canvas)
-    partial.replace(file)

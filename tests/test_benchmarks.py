@@ -9,13 +9,15 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import config, oracle, problems
+from benchmarks import config, oracle, planner, problems, votes
 from benchmarks.__main__ import check, main
 from benchmarks.measuring import alone, peak_mib
-from darrm_torch import optimize_noise
+from darrm_torch import PrivacyGuarantee, optimize_noise, plan
 
 BOUND = config.Bound(benchmark="b", case="c", ratio="r", at_least=2)
 
@@ -84,6 +86,49 @@ def test_bounds_are_on_what_is_measured() -> None:
         for size, sizes in (("full", config.FULL), ("small", config.SMALL)):
             assert size not in bound.sizes or bound.benchmark in sizes
     assert set(config.SMALL) <= set(config.FULL)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "pairs"),
+    [("settings", "seed", planner.PROXIES), ("development", "development_seed", planner.DEVELOPMENT)],
+)
+def test_settings_of_the_planner_are_drawn_from_the_stated_ranges(name: str, seed: str, pairs: dict[str, str]) -> None:
+    kept = json.loads(planner.FILE.read_text())
+    assert kept[name] == planner.draw(len(kept[name]), seed=kept[seed], pairs=pairs)
+    assert len(kept["settings"]) == 18
+    for setting in kept[name]:
+        assert 5 <= setting["teachers"] <= 33
+        assert 1 <= setting["overlap"] <= setting["teachers"]
+        assert 1 <= setting["noise_multiplier"] <= 12
+        assert 1 <= setting["labels"] <= 100
+        assert not set(setting["pair"]) & set(setting["proxy"]) - {"v"}
+    assert not set(planner.PROXIES) & set(planner.DEVELOPMENT)
+
+
+def test_the_accuracy_of_a_strategy_is_exact() -> None:
+    """Over all ways of choosing the teachers that vote, one at a time."""
+    target = PrivacyGuarantee(epsilon=0.25, delta=1e-5)
+    answer = plan(teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-7), label_target=target)
+    given = np.random.default_rng(1).integers(0, 2, (7, 5))
+    truth = np.array([0, 1, 1, 0, 1, 0, 0])
+    fewer = [row for row in answer.rows if row.mechanism is not None and row.voters < 5]
+    assert fewer
+    for row in (answer.rows[0], fewer[0]):
+        chances = []
+        for item, right in zip(given, truth, strict=True):
+            for read in itertools.combinations(item, row.voters):
+                ones = sum(read)
+                chances.append(row.mechanism.label_probabilities(np.array([[row.voters - ones, ones]]))[0, right])
+        assert planner.accuracy(row, given, truth) == pytest.approx(np.mean(chances), abs=1e-12)
+
+
+def test_votes_are_kept_and_repeatable(tmp_path: Path) -> None:
+    ask: dict[str, Any] = {"teachers": 3, "overlap": 2, "noise": 4.0, "seed": 5}
+    first, truth = votes.votes("digits", folder=tmp_path, **ask)
+    assert first.shape == (len(truth), 3)
+    assert 0.5 < votes.accuracies(first, truth)[0] < 1
+    for folder in (tmp_path, None):
+        assert np.array_equal(votes.votes("digits", folder=folder, **ask)[0], first)
 
 
 def test_peak_memory_is_that_of_the_process_alone() -> None:

@@ -79,10 +79,13 @@ UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
 import darrm_torch as dt
-from darrm_torch import LedgerError, PrivacyLedger
+from darrm_torch import LedgerError, PrivacyLedger, cli
 from darrm_torch.files import write_whole
-os.setgroups([]), os.setgid(65534), os.setuid(65534)
 folder = Path(sys.argv[1])
+PrivacyLedger(folder / "first").close()
+assert cli.main(["ledger", str(folder / "first")]) == 0  # the other user may not import what this needs
+(folder / "first").unlink()
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
 os.chdir(folder)
 
 def refused(kind, words, action):
@@ -111,6 +114,7 @@ ledger.close()
 shown = PrivacyLedger("ledger", cost=dt.PrivacyGuarantee(epsilon=0.1))
 assert shown.count == 1 and shown.left(100) == 9
 refused(LedgerError, "is read-only. Nothing was given out", lambda: shown.answer([b"b"], lambda new: 1 / 0))
+assert cli.main(["ledger", "ledger"]) == 0
 (folder / "ledger").chmod(0o600)
 folder.chmod(0o500)
 assert PrivacyLedger("ledger", cost=dt.PrivacyGuarantee(epsilon=0.1)).answer([b"b"], lambda new: [0]) == [0]

@@ -83,3 +83,23 @@ def test_every_public_name_is_there() -> None:
 def test_no_module_is_long() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
     assert not {path.name: length for path, length in lengths.items() if length > 450}
+
+
+WITHOUT_A_FILE = {  # module: where its tests are
+    "__main__": "cli/test_main",
+    "arrays": "",  # names of types alone
+    "mechanisms/base": "mechanisms/test_conformance",
+    "teachers/accountants": "teachers/test_reading",
+    "teachers/findings": "teachers/test_reading",
+    "teachers/workers": "teachers/test_training",
+}
+
+
+def test_each_module_has_its_test_file() -> None:
+    """`noise/grid` is tested by `tests/noise/test_grid.py`; mechanisms without a row by the tests of all of them."""
+    tests = PACKAGE.parent / "tests"
+    listed = [name for name in ORDER if name in LISTED]
+    without = [name for name in listed if not (tests / Path(name).parent / f"test_{Path(name).name}.py").is_file()]
+    assert sorted(without) == sorted(WITHOUT_A_FILE)
+    for place in WITHOUT_A_FILE.values():
+        assert not place or (tests / f"{place}.py").is_file()

@@ -182,6 +182,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         {"prior": dt.PluralityVotes(accuracy=0.7)},
     ),
     "SharedVotes": lambda: {"low": 0.5, "high": 0.9},
+    "ignored_records": lambda: {"inputs": torch.zeros(3, 2), "labels": torch.tensor([0, 1, 2]), "classes": 2},
     "TrainingSettings": lambda: {"noise_multiplier": 2.0, "max_grad_norm": 1.0, "batch_size": 4, "epochs": 1},
     "TrainingSettings.steps_per_epoch": lambda: (dt.TrainingSettings(), {"shard_size": 100}),
     "VotePrivatePlurality": lambda: {"teachers": 3, "classes": 3, "epsilon": 1.0},
@@ -324,7 +325,7 @@ PLACES: dict[str, Path] = {}  # filled by a fixture
 # Exports that nobody calls with values of their own.
 NOT_CALLED = {
     "Audit, Certificate, DataDependentGuarantee, Plan, PrivacyReading, PrivacyRoute, SelfBoundingCertificate": "",
-    "Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
+    "OneModel, Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
     "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
@@ -472,7 +473,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
-    ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], []",  # a number, or ids
+    ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], [], str array",  # a number, or ids
+    ("train_teachers", "shards"): "ragged",  # of unlike sizes
+    ("exact_self_bounding_delta", "allowance"): "inf",  # all teachers
+    ("exact_self_bounding_epsilon", "allowance"): "inf",
     ("design", "model_cost"): "huge int, huge float",
     ("BetaVotes", "a"): "huge int, huge float",
     ("BetaVotes", "b"): "huge int, huge float",
@@ -534,8 +538,8 @@ def outcome(name: str, parameter: str, value: Any) -> str:
     def stop(*_: Any) -> None:
         raise TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -549,8 +553,8 @@ def outcome(name: str, parameter: str, value: Any) -> str:
     except Exception as error:
         return f"raw {type(error).__name__}: {str(error)[:150]}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     return f"accepted: {' '.join(repr(result).split())[:60]}"
 
 
@@ -652,13 +656,50 @@ def test_fixmatch_refuses_what_its_transforms_would_spoil() -> None:
             dt.lightning.FixMatch().augment(images)
 
 
+ODD_TENSORS = ("sparse", "meta", "complex tensor", "nan tensor", "empty tensor", "None", "str")
+
+
+@pytest.mark.parametrize("label", ODD_TENSORS)
+def test_losses_refuse_what_is_no_batch_of_numbers(label: str) -> None:
+    for consistency in (dt.lightning.FixMatch(), dt.lightning.VirtualAdversarialTraining()):
+        with pytest.raises(dt.InvalidArgument, match="inputs must be"):
+            consistency.loss(network(), VALUES[label]())
+
+
+def test_a_network_that_works_in_place_is_trained(tmp_path: Path) -> None:
+    from darrm_torch.teachers.dp_sgd import train_teacher
+
+    settings = dt.TrainingSettings(epochs=1, batch_size=2)
+    build = functools.partial(nn.Sequential, nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
+    labels = torch.zeros(6, dtype=torch.int64)
+    assert train_teacher(build, torch.zeros(6, 4), labels, shard_size=6, settings=settings, seeds=(0, 1))
+
+
+def test_training_refuses_inputs_that_the_network_does_not_take(tmp_path: Path) -> None:
+    for kind in (torch.float64, torch.float16):
+        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "inputs": torch.zeros(6, 4, dtype=kind)}
+        with pytest.raises(dt.InvalidArgument, match="inputs must be what the network of build_model takes"):
+            dt.train_teachers(**arguments)
+
+
+def test_numbers_of_numpy_in_a_checkpoint_are_named(tmp_path: Path) -> None:
+    accountant = {"history": [(np.float64(3.0), 1 / 6, np.int64(60))], "mechanism": "rdp"}
+    weights = network().state_dict()
+    torch.save({"module_state_dict": weights, "privacy_accountant_state_dict": accountant}, tmp_path / "teacher.pt")
+    with pytest.raises(dt.InvalidArgument, match=r"a number or an array of NumPy. Save it as float"):
+        dt.read_privacy(tmp_path / "teacher.pt")
+
+
 def test_virtual_adversarial_training_refuses_an_empty_batch() -> None:
     with pytest.raises(dt.InvalidArgument, match=r"inputs must be floats .* one input or more"):
         dt.lightning.VirtualAdversarialTraining().loss(network(), torch.zeros(0, 4))
 
 
 def test_equal_histories_are_plain_data() -> None:
-    assert len(dt.read_teachers([[(3.0, 1 / 6, 60)]] * 6)) == 6
+    same = [[(3.0, 1 / 6, 60)]] * 6
+    assert len(dt.read_teachers(same)) == 6
+    models = [network() for _ in same]
+    dt.PrivateMajorityEnsemble.from_opacus(models, same, delta=1e-5, allowance=2, noise="self-bounding")
 
 
 def test_an_opacus_model_votes_inside_any_module() -> None:

@@ -12,12 +12,16 @@ __all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--records", type=int, required=True, metavar="N", help="how many, as declared in public")
     parser.add_argument(
-        "--total", type=guarantee, required=True, metavar="EPS,DELTA", help="what everything released may cost"
+        "--records", type=int, required=True, metavar="N", help="number of records, as declared in public"
     )
-    parser.add_argument("--sample-rate", type=read_rate, required=True, metavar="Q", help="of one model, such as 1/35")
-    parser.add_argument("--steps", type=int, required=True, metavar="N", help="of one model")
+    parser.add_argument(
+        "--total", type=guarantee, required=True, metavar="EPS,DELTA", help="the most that everything released may cost"
+    )
+    parser.add_argument(
+        "--sample-rate", type=read_rate, required=True, metavar="Q", help="sample rate of one model, such as 1/35"
+    )
+    parser.add_argument("--steps", type=int, required=True, metavar="N", help="training steps of one model")
     parser.add_argument(
         "--data",
         type=one_of("pooled", "silos"),
@@ -26,12 +30,19 @@ def _add_arguments(parser: Any) -> None:
         help="pooled (default): every record may go to any model; silos: each record stays in its silo",
     )
     parser.add_argument(
-        "--teachers", type=int, nargs="+", default=[12], metavar="K", help="how many, one or more (default: 12)"
+        "--teachers",
+        type=int,
+        nargs="+",
+        default=[12],
+        metavar="K",
+        help="numbers of teachers to compare (default: 12)",
     )
     parser.add_argument(
-        "--overlaps", type=int, nargs="+", metavar="R", help="shards of each record (default: 1 2 3 4 K/2 K)"
+        "--overlaps", type=int, nargs="+", metavar="R", help="numbers of shards of each record (default: 1 2 3 4 K/2 K)"
     )
-    parser.add_argument("--model-cost", type=float, default=1.0, metavar="COST", help="of one model, in any unit")
+    parser.add_argument(
+        "--model-cost", type=float, default=1.0, metavar="COST", help="cost of training one model, in any unit"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

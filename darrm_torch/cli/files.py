@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..arguments import is_dense
 from ..errors import InvalidArgument
 from ..files import weights_in, write_whole
+from ..limits import MOST_BYTES, MOST_TEXT, check_bytes, check_file, check_unpacked
 from .parser import one_line, option_name
 
 __all__ = [
@@ -32,13 +34,12 @@ _READ = (
     *("labels", "test_inputs", "test_labels", "votes"),
 )
 _WRITTEN = ("ledger", "out", "plot")
+_MOST_OPTIONS = 2**16  # bytes; YAML is slow
 
 
 def existing(name: str, path: str) -> Path:
-    """The path of a file or folder, which must exist."""
-    if not Path(path).exists():
-        raise InvalidArgument(name, "a file or folder that exists", path, "Check the spelling.")
-    return Path(path)
+    """The path of a file or folder, which must exist; pipes and devices are refused."""
+    return Path(path) if os.path.isdir(path) else check_file(name, path, expected="a file or folder that exists")
 
 
 def teacher_files(name: str, path: str) -> list[Path]:
@@ -99,12 +100,10 @@ def whole(name: str, path: str) -> Iterator[Path]:
         raise InvalidArgument(name, "a file that can be written", path, error.strerror or "") from None
 
 
-def read_text(name: str, path: str) -> str:
-    """The text of a file."""
-    if not existing(name, path).is_file():
-        raise InvalidArgument(name, "a text file", path, "This is a folder or a device.")
+def read_text(name: str, path: str, *, most: int = MOST_TEXT) -> str:
+    """The text of a file of at most ``most`` bytes."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return check_file(name, path, expected="a text file", most=most).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(name, "a text file that can be read", path, str(error)) from None
 
@@ -115,8 +114,10 @@ def options_in_file(name: str, path: str) -> list[str]:
 
     expected, words = "a YAML or JSON file that gives each option a value or a list of values", list[str]()
     try:
-        options = yaml.safe_load(read_text(name, path))
-    except yaml.YAMLError as error:
+        options = yaml.safe_load(read_text(name, path, most=_MOST_OPTIONS))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also dates that are none, and lists in lists
+        if isinstance(error, InvalidArgument):
+            raise
         raise InvalidArgument(name, expected, path, one_line(error, 160)) from None
     if not isinstance(options, dict):
         raise InvalidArgument(name, expected, path)
@@ -137,7 +138,7 @@ ARRAYS = ".npy, .npz, .pt, .csv or .parquet"
 
 
 def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
-    """The array in a .npy, .npz or .pt file, or the numbers in a table, as a tensor.
+    """The array (N, ...) in a .npy, .npz or .pt file, or the numbers in a table, as a dense tensor.
 
     A table is a .csv file, whose first line may hold the names of its columns, or a .parquet file. Its columns become
     ``(N, D)`` float32; or, if it has one that is called ``column``, or a single one, that column becomes ``(N,)``.
@@ -145,37 +146,56 @@ def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
     import numpy as np
     import torch
 
-    file, expected = existing(name, path), f"an array in a {ARRAYS} file"
-    if not file.is_file():
-        raise InvalidArgument(name, expected, path, "This is a folder or a device.")
+    expected = f"an array in a {ARRAYS} file"
+    file, array = check_file(name, path, expected=expected), None
+    check_unpacked(name, file, expected=expected)
     try:
         if file.suffix == ".npy":
-            return torch.from_numpy(np.load(file, allow_pickle=False))
+            array = np.load(file, allow_pickle=False)
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as arrays:
                 if len(arrays.files) == 1:
-                    return torch.from_numpy(arrays[arrays.files[0]])
+                    array = arrays[arrays.files[0]]
                 expected = f"a .npz file with one array, not {len(arrays.files)}"
         if file.suffix == ".pt":
             tensor = torch.load(file, map_location="cpu", weights_only=True)
             if isinstance(tensor, torch.Tensor):
-                return tensor
+                return _checked_tensor(name, tensor, file.stat().st_size)
         if file.suffix in (".csv", ".parquet"):
             names, numbers = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
             if column is None:
-                return torch.from_numpy(numbers.astype(np.float32))
-            if column not in names and len(names) > 1:
+                array = numbers.astype(np.float32)
+            elif column not in names and len(names) > 1:
                 expected = f"a table with a column {column}, or with one column, not {len(names)}"
             else:
                 chosen = numbers[:, names.index(column) if column in names else 0]
                 whole_numbers = bool((chosen == np.floor(chosen)).all())
-                return torch.from_numpy(chosen.astype(np.int64) if whole_numbers else chosen)
+                array = chosen.astype(np.int64) if whole_numbers else chosen
+    except InvalidArgument:
+        raise
     except ImportError:
         cure = "Parquet needs pyarrow: pip install 'darrm-torch[tables]'"
         raise InvalidArgument(name, expected, path, cure) from None
     except Exception as error:  # NumPy, Torch and pyarrow raise many kinds of errors for a damaged file
         raise InvalidArgument(name, expected, path, one_line(error, 80)) from None
-    raise InvalidArgument(name, expected, path)
+    if array is None:
+        raise InvalidArgument(name, expected, path)
+    if array.dtype.kind not in "biuf":
+        raise InvalidArgument(name, "an array of real numbers or integers", str(array.dtype))
+    kind = array.dtype.newbyteorder("=")
+    if kind.kind == "u" and kind.itemsize > 1:  # Torch calculates with no unsigned integers but bytes
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise InvalidArgument(name, "integers below 2**63", int(array.max()))
+        kind = np.dtype(np.int32 if kind.itemsize == 2 else np.int64)
+    return _checked_tensor(name, torch.from_numpy(array.astype(kind, copy=False)), file.stat().st_size)
+
+
+def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
+    """The tensor, if it is an ordinary one of (N, ...) numbers, no larger than the file of ``size`` bytes can hold."""
+    if not tensor.dim() or not is_dense(tensor) or tensor.numel() * tensor.element_size() > max(size, MOST_BYTES):
+        got = f"{tensor.dtype}, {tensor.layout}, of shape {tuple(tensor.shape)}"
+        raise InvalidArgument(name, "a dense array (N, ...) of real numbers or integers", got)
+    return tensor
 
 
 def _read_csv(file: Path) -> tuple[list[str], Any]:
@@ -200,6 +220,8 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
     import numpy as np
     from pyarrow import parquet
 
+    shape = parquet.read_metadata(file)
+    check_bytes("the table", 8.0 * shape.num_rows * shape.num_columns, f"{shape.num_rows} rows", what="its numbers")
     table = parquet.read_table(file)
     return table.column_names, np.column_stack([column.to_numpy().astype(np.float64) for column in table.columns])
 

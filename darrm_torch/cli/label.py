@@ -13,7 +13,7 @@ from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
-from .promises import add_accept, naming
+from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
@@ -21,7 +21,6 @@ from .votes import OF_VOTES, Votes, add_arguments
 if TYPE_CHECKING:
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
-    from ..mechanisms.base import Mechanism
     from ..planning.ranking import Plan
 
 __all__ = ["COMMAND", "options_for"]
@@ -30,48 +29,69 @@ __all__ = ["COMMAND", "options_for"]
 def _add_arguments(parser: Any) -> None:
     from ..planning.families import FAMILIES
 
-    parser.add_argument("--inputs", metavar="FILE", help=f"{ARRAYS}: what to label, (N, ...)")
+    parser.add_argument("--inputs", metavar="FILE", help=f"{ARRAYS}: the inputs to label, (N, ...)")
     parser.add_argument(
         "--models",
         nargs="+",
         metavar="FILE",
-        help="TorchScript files; or weights, with --build; or one folder of .pt files",
+        help="TorchScript files, or files of weights with --build, or one folder of .pt files",
     )
-    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="makes the network the weights belong to")
-    parser.add_argument("--ledger", required=True, metavar="FILE", help="keeps labels, charges, these options")
-    parser.add_argument("--out", required=True, metavar="FILE", help=".npy, .pt or .csv for the labels")
-    parser.add_argument("--classes", type=int, nargs="+", metavar="C", help="outputs that compete, such as 5 8")
-    parser.add_argument("--overlap", type=int, metavar="R", help="teachers one record can touch (default: all)")
-    parser.add_argument("--batch-size", type=int, default=256, metavar="N", help="inputs asked at once")
-    parser.add_argument("--budget", type=guarantee, metavar="EPS,DELTA", help="the most all labels may cost")
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="returns the network that weights are loaded into")
+    parser.add_argument(
+        "--ledger", required=True, metavar="FILE", help="stores the labels, their cost and these options"
+    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="write the labels to this .npy, .pt or .csv file")
+    parser.add_argument(
+        "--classes", type=int, nargs="+", metavar="C", help="outputs to choose between, such as 5 8 (default: all)"
+    )
+    parser.add_argument(
+        "--overlap", type=int, metavar="R", help="most teachers that one record can affect (default: all)"
+    )
+    add_allocation(parser, "train_teachers")
+    parser.add_argument(
+        "--batch-size", type=int, default=256, metavar="N", help="inputs per batch (default: %(default)s)"
+    )
+    parser.add_argument("--budget", type=guarantee, metavar="EPS,DELTA", help="the most that all labels may cost")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     noise = parser.add_argument_group("noise")
     on_teachers = [kind for kind, family in FAMILIES.items() if family.rests_on == "teachers"]
     noise.add_argument(
         "--mechanism",
         type=one_of(*FAMILIES),
         metavar="KIND",
-        help=f"private through the teachers' training: {', '.join(on_teachers)}; through its own randomness, whatever "
-        f"the teachers are: {', '.join(kind for kind in FAMILIES if kind not in on_teachers)} (default: darrm)",
+        help=f"protected by the teachers' training: {', '.join(on_teachers)}; protected by the mechanism's own "
+        f"randomness, for any teachers: {', '.join(kind for kind in FAMILIES if kind not in on_teachers)} "
+        "(default: darrm)",
     )
-    noise.add_argument("--allowance", type=float, metavar="M", help="a label costs what M teachers do")
-    noise.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="or: what one label may cost")
-    noise.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="or: what all may cost together")
-    noise.add_argument("--labels", type=int, metavar="Q", help="how many all are (default: the inputs)")
+    noise.add_argument("--allowance", type=float, metavar="M", help="one label costs at most as much as M teachers")
+    noise.add_argument(
+        "--label-target", type=guarantee, metavar="EPS,DELTA", help="or: the most that one label may cost"
+    )
+    noise.add_argument(
+        "--total-target",
+        type=guarantee,
+        metavar="EPS,DELTA",
+        help="or: the most that --labels labels may cost together",
+    )
+    noise.add_argument(
+        "--labels", type=int, metavar="Q", help="number of labels of --total-target (default: the inputs)"
+    )
     add_arguments(parser)
-    teachers = parser.add_argument_group("what the teachers promise")
+    teachers = parser.add_argument_group("the guarantees of the teachers")
     teachers.add_argument(
         "--accountants",
         nargs="+",
         metavar="FILE",
-        help="Opacus' checkpoints, one a model, or a folder (default: the models' files, or none where coins protect)",
+        help="checkpoints of Opacus, one for each model, or a folder of them (default: the --models files; none if "
+        "the mechanism's own randomness protects)",
     )
-    teachers.add_argument("--delta", type=float, help="of one teacher (default: 1e-5)")
+    teachers.add_argument("--delta", type=float, help="delta of one teacher (default: 1e-5)")
     add_accept(teachers)
 
 
 def options_for(answer: Plan) -> str | None:
-    """The options of this command that build what a plan recommends; None where it cannot build that."""
+    """The options of this command that build the mechanism that a plan recommends; None if there are none."""
+    from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
     from ..privacy.guarantees import PrivacyGuarantee
 
@@ -79,8 +99,9 @@ def options_for(answer: Plan) -> str | None:
     if best is None or best.mechanism is None or best.voters != answer.teachers:
         return None
     family = FAMILIES[best.kind]
-    if family.optimised and not answer.has_default_prior:
-        return None  # this command optimises for the default prior
+    belief = answer.plain_prior if best.own_randomness else answer.prior
+    if family.optimised and belief != typical_votes(answer.classes, plain=best.own_randomness):
+        return None  # this command optimises for typical votes
     options: dict[str, Any] = {"mechanism": best.kind, "label_target": answer.label_target}
     if "total_target" not in family.strengths:
         options |= {"label_target": answer.one_label if family.strengths else None, "budget": answer.total_target}
@@ -88,8 +109,12 @@ def options_for(answer: Plan) -> str | None:
             options["delta"] = best.mechanism.certificate.teacher[0].delta
     elif answer.total_target is not None:
         if answer.label_target is not None:
-            return None  # this command takes one of them
+            return None  # this command takes only one of them
         options |= {"total_target": answer.total_target, "labels": answer.labels}
+    if answer.allocation is not None and best.rests_on != "randomness":
+        if answer.allocation.weights or answer.allocation.blocks:
+            return None
+        options["allocation"] = "random" if answer.allocation.source == "stated" else None
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
         if isinstance(value, PrivacyGuarantee):
@@ -119,7 +144,7 @@ def _run(chosen: Any) -> int:
     source = _Models(chosen) if chosen.votes is None else Votes(chosen)
     if chosen.total_target and chosen.labels is None:
         chosen.labels = source.inputs
-    # First with a ledger in memory: what is refused leaves no new file behind.
+    # First with a ledger in memory: a refused command leaves no new file behind.
     with search_progress() as on_progress:
         ensemble: Any = source.build(strength, PrivacyLedger(":memory:", budget), on_progress)
     if ledger is not None:
@@ -131,9 +156,9 @@ def _run(chosen: Any) -> int:
                 source.check_budget(ensemble)
         except BudgetExceeded as error:
             raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
-        agreement = _expected_agreement(ensemble.mechanism, source.teachers, source.classes)
+        agreement = _expected_agreement(ensemble, source.teachers, source.classes)
         if not chosen.json:
-            _tell(ensemble, agreement, source.classes)
+            _show_noise(ensemble, agreement, source.classes)
         if ledger is None:
             ensemble = source.spending_from(ensemble, PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
@@ -147,43 +172,42 @@ def _run(chosen: Any) -> int:
     return 0
 
 
-# --- what is shown before it is paid for -----------------------------------------------------------------------------
+# --- what is shown before anything is charged ----------------------------------------------------------------------
 
-_DRAWS = 10_000  # labels of votes that are made up: an agreement to about a hundredth, in about a second
+_DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth, in about a second
 
 
-def _expected_agreement(mechanism: Mechanism, teachers: int, classes: int) -> float:
-    """About how often a label is what most teachers say, under the default prior of `darrm plan`."""
-    from ..noise.plurality_priors import VAGUE_VOTES
-    from ..noise.priors import IndependentVotes
+def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
+    """About how often a label is the majority of the teachers, for the votes that `darrm plan` expects by default."""
+    from ..planning.beliefs import typical_votes
     from ..planning.expectation import expected_agreement
 
-    prior = VAGUE_VOTES if classes > 2 else IndependentVotes()
-    return expected_agreement(mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
+    prior = typical_votes(classes, plain=not all(profile.is_private for profile in ensemble.profiles))
+    return expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
-def _tell(ensemble: Any, agreement: float, classes: int) -> None:
-    """Which noise it is, and what that makes of the votes; before it is paid for."""
+def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
+    """Print the noise and the expected agreement before anything is charged; warn where labels are guesses."""
     from ..privacy.guarantees import format_bound
 
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
-    words = [
+    parts = [
         described["kind"],
         *(f"{name} {format_bound(strength[name])}" for name in _STRONG if strength.get(name) is not None),
     ]
     if getattr(proof, "target", None) is not None:
-        words.append(f"{proof.target} a label")
-    share = math.floor(agreement * 100) / 100  # what is less than 1 is not shown as 1
-    print(f"Noise: {', '.join(words)}; expected agreement {share:.2f}.", file=sys.stderr)
+        parts.append(f"{proof.target} for each label")
+    share = math.floor(agreement * 100) / 100  # rounded down: 0.999 is not shown as 1
+    print(f"Noise: {', '.join(parts)}; expected agreement {share:.2f}.", file=sys.stderr)
     if agreement < 1 / classes + 0.1:
-        touched, count = ensemble.overlap, len(ensemble.profiles)
+        affected, count = ensemble.overlap, len(ensemble.profiles)
         cure = (
-            f"A record is taken to touch {touched} of {count} teachers: for disjoint shards say --overlap 1."
-            if touched > 1
-            else "Allow more, or ask for fewer labels, or more teachers."
+            f"One record is assumed to affect {affected} of {count} teachers: for disjoint shards pass --overlap 1."
+            if affected > 1
+            else "Raise the target or the allowance, buy fewer labels, or use more teachers."
         )
-        print(fill(f"Warning: that is hardly better than guessing. {cure}"), file=sys.stderr)
+        print(fill(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
 
 
 _STRONG = ("allowance", "sigma", "epsilon")
@@ -220,6 +244,7 @@ class _Models:
             ensemble.mechanism,
             profiles=ensemble.profiles,
             overlap=self._chosen.overlap,
+            allocation=ensemble.allocation,
             classes=ensemble.classes,
             ledger=ledger,
             delta=ensemble.delta,
@@ -276,6 +301,7 @@ class _Models:
                     allowance=strength.get("allowance"),
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
+                    allocation=stated_allocation(chosen, self.teachers),
                     teacher_promise="profile" if kind == "darrm" else "point",
                     classes=chosen.classes,
                     ledger=ledger,
@@ -286,12 +312,14 @@ class _Models:
         if accountants is not None:
             with naming(where):
                 profiles = read_teachers(accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept)
+        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = strongest_mechanism(
             kind,
             teachers=self.teachers,
             classes=self.classes,
             teacher=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=None if "allowance" in strength else allocation,
             labels=1 if chosen.labels is None else chosen.labels,
             **strength,
         )
@@ -300,7 +328,8 @@ class _Models:
             self._models,
             mechanism,
             profiles=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=allocation,
             classes=chosen.classes,
             ledger=ledger,
             delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
@@ -308,13 +337,13 @@ class _Models:
 
 
 def _strength(chosen: Any) -> dict[str, Any]:
-    """How strong the noise is to be, in the one way that was said; as its mechanism takes it."""
+    """The strength of the noise: the one of three options that was given, as a keyword of the mechanism's builder."""
     from ..planning.families import FAMILIES
 
     ways = FAMILIES[chosen.mechanism].strengths
     given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
     if (len(given) != 1 or given[0] not in ways) if ways else given:
-        cure = "The most that all labels may cost is --budget." if "total_target" not in ways else ""
+        cure = "Set the most that all labels may cost with --budget." if "total_target" not in ways else ""
         raise InvalidArgument(
             f"--mechanism {chosen.mechanism}",
             f"used with {f'one of {option_names(ways)}' if ways else 'no allowance or target'}",
@@ -332,7 +361,7 @@ def _strength(chosen: Any) -> dict[str, Any]:
 
 
 COMMAND = Command(
-    summary="Private labels from models, charged to a ledger.",
+    summary="Release private labels by models or votes, charged to a ledger.",
     example="darrm label --inputs x.npy --models t0.pt t1.pt --build nets:build \\\n"
     "      --mechanism self-bounding --total-target 1,1e-5 --overlap 1 \\\n"
     "      --ledger labels.ledger --out y.npy",

@@ -23,12 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
 
 # The options that a ledger was started with. Its file notes them, so that later runs may leave them out.
-_KEPT = ("mechanism", "allowance", "label_target", "total_target", "labels", "overlap", "classes", "delta")
+_KEPT = (
+    "mechanism",
+    "allowance",
+    "label_target",
+    "total_target",
+    "labels",
+    "overlap",
+    "classes",
+    "delta",
+    "allocation",
+)
 
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("file", help="a file that `darrm label --ledger` or PrivacyLedger wrote")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
@@ -88,7 +98,7 @@ def _run(chosen: Any) -> int:
 
 
 def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callable[[int], PrivacyGuarantee] | None:
-    """The cost of N labels by the mechanism's own randomness, whatever the teachers are; None: not known."""
+    """The cost of N labels by the mechanism's own randomness, for any teachers; None if it is not known."""
     import darrm_torch
 
     kind = getattr(darrm_torch, mechanism.get("kind", ""), None)
@@ -98,12 +108,12 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
     needed = {field.name for field in fields(kind) if field.init} - {"insecure_seed"}
     if not mechanism["secure"] or not needed <= known.keys():  # noise functions and tables are not in the file
         return None
-    asked, rebuilt = json.loads(rules), kind(**{name: known[name] for name in needed})
-    if rebuilt.guarantee(delta=asked["delta"]) is None:
+    request, rebuilt = json.loads(rules), kind(**{name: known[name] for name in needed})
+    if rebuilt.guarantee(delta=request["delta"]) is None:
         return None
 
     def cost(labels: int) -> PrivacyGuarantee:
-        promise = rebuilt.guarantee(labels=labels, delta=asked["delta"], overlap=asked["overlap"])
+        promise = rebuilt.guarantee(labels=labels, delta=request["delta"], overlap=request["overlap"])
         assert promise is not None
         return promise
 

@@ -20,9 +20,12 @@ def load_model(path: Path, build: str | None) -> Any:
     """Load a TorchScript file, or the weights of a file into the network that ``build`` returns."""
     import torch
 
+    from ..limits import check_file, check_unpacked
     from ..teachers.checkpoints import load_weights
 
     if build is None:
+        expected = "TorchScript files"
+        check_unpacked("--models", check_file("--models", path, expected=expected), expected=expected)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message=".*torch.jit.load.* is deprecated")

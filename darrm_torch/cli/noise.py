@@ -30,9 +30,9 @@ def _add_arguments(parser: Any) -> None:
     )
     parser.add_argument(
         "--shape",
-        type=one_of("monotone", "free"),
+        type=one_of("monotone", "free", "constant"),
         default="monotone",
-        metavar="{monotone,free}",
+        metavar="{monotone,free,constant}",
         help="of the optimum (default: monotone)",
     )
     parser.add_argument("--out", metavar="FILE", help="write the noise function as JSON (default: print it)")

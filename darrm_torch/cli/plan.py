@@ -7,47 +7,60 @@ from typing import Any
 from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .label import options_for
-from .parser import Command, UsageError, one_of
-from .promises import add_common, add_teacher, read_teacher
+from .parser import Command, UsageError
+from .promises import add_allocation, add_common, add_teacher, read_teacher, stated_allocation
 from .showing import check_figure, fill, print_json, progress, save_figure
-from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior
+from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shares
 
 __all__ = ["COMMAND"]
 
-_QUICK = 50  # teachers of two classes: what they would need to be is found in about a second
+_QUICK = 50  # for so many teachers and two classes, the teachers that an agreement needs are found in about a second
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, metavar="K", help="how many (default: those in --teachers-folder)")
-    add_teacher(parser, "what each teacher promises (leave out: teachers without privacy)")
-    parser.add_argument("--teachers-folder", metavar="FOLDER", help="or read teacher-*.pt, as Opacus left them")
+    parser.add_argument(
+        "--teachers", type=int, metavar="K", help="number of teachers (default: those in --teachers-folder)"
+    )
+    add_teacher(parser, "the guarantee of each teacher (default: none, teachers without privacy)")
+    parser.add_argument(
+        "--teachers-folder", metavar="FOLDER", help="or: read the guarantees from teacher-*.pt files of Opacus"
+    )
     add_common(parser)
     parser.set_defaults(prior=None)
     parser.add_argument(
-        "--classes", type=int, default=2, metavar="C", help=f"with more than two: --prior {OF_MANY} (default: several)"
+        "--classes",
+        type=int,
+        default=2,
+        metavar="C",
+        help=f"number of classes (default: 2); with more than two the prior is {OF_MANY} (default: several of them)",
+    )
+    beliefs = parser.add_argument_group("how often teachers are right, from public data (default: typical votes)")
+    for option, whose in (("--teacher-accuracy", "these teachers"), ("--plain-accuracy", "teachers without privacy")):
+        beliefs.add_argument(
+            option,
+            type=shares,
+            metavar="A[,ALL]",
+            help=f"accuracy of one of {whose}, and of the majority of all, such as 0.8,0.9",
+        )
+    add_allocation(parser, "--teachers-folder")
+    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="number of labels (default: 1)")
+    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="the most that one label may cost")
+    parser.add_argument(
+        "--total-target", type=guarantee, metavar="EPS,DELTA", help="the most that all labels may cost together"
     )
     parser.add_argument(
-        "--allocation",
-        type=one_of("random"),
-        metavar="random",
-        help="each record drew its --overlap shards (then 1 by default) at random and in secret",
+        "--agreement", type=float, metavar="A", help="also show what this agreement costs and which teachers it needs"
     )
-    parser.add_argument("--labels", type=int, default=1, metavar="Q", help="how many will be released")
-    parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
-    parser.add_argument("--total-target", type=guarantee, metavar="EPS,DELTA", help="what all may cost together")
-    parser.add_argument(
-        "--agreement", type=float, metavar="A", help="also: what this agreement costs, and what teachers it needs"
-    )
-    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon into this file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
     from ..noise.plurality_priors import PluralityVotes
     from ..noise.regions import check_overlap
+    from ..planning.beliefs import typical_votes
     from ..planning.families import families
     from ..planning.ranking import plan
-    from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import format_bound
 
     if chosen.label_target is None and chosen.total_target is None:
@@ -59,11 +72,14 @@ def _run(chosen: Any) -> int:
         chosen.teachers = count
     if chosen.teachers is None:
         raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
-    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before what takes long
+    check_integer("--teachers", chosen.teachers, low=1)  # here and below: before the long computations
     check_overlap(chosen.overlap, chosen.teachers)
-    allocation = None
-    if chosen.allocation is not None:
-        allocation = RandomAllocation(teachers=chosen.teachers, overlap=chosen.overlap or 1)
+    teacher = read_teacher(chosen)
+    allocation = stated_allocation(chosen, chosen.teachers)
+    if allocation is None and isinstance(teacher, tuple):  # of a folder
+        from ..teachers.allocations import recorded_allocation
+
+        allocation = recorded_allocation(teacher, overlap=chosen.overlap)
     check_integer("--labels", chosen.labels, low=1)
     if chosen.agreement is not None:
         check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
@@ -71,17 +87,26 @@ def _run(chosen: Any) -> int:
     prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
     if prior is not None and isinstance(prior, PluralityVotes) != many:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
-    teacher, kinds = read_teacher(chosen), len(families(chosen.classes))
+    if prior is not None and chosen.teacher_accuracy is not None:
+        raise UsageError("give --prior or --teacher-accuracy, not both")
+    plain_prior = None
+    if chosen.teachers_folder is not None and chosen.plain_accuracy is None:  # these teachers, whatever protects them
+        chosen.plain_accuracy = chosen.teacher_accuracy
+        plain_prior = typical_votes(chosen.classes) if prior is None and chosen.teacher_accuracy is None else None
+    kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
         answer = plan(
             teachers=chosen.teachers,
             classes=chosen.classes,
             teacher=teacher,
-            overlap=chosen.overlap if allocation is None else None,
+            overlap=chosen.overlap,
             labels=chosen.labels,
             label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),
             total_target=None if chosen.total_target is None else read_guarantee(chosen.total_target),
             prior=prior,
+            teacher_accuracy=chosen.teacher_accuracy,
+            plain_prior=plain_prior,
+            plain_accuracy=chosen.plain_accuracy,
             allocation=allocation,
             on_progress=lambda name: bar.update(),
         )
@@ -99,7 +124,7 @@ def _run(chosen: Any) -> int:
         with progress(13, "figure") as bar:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
-    label_options = options_for(answer) if allocation is None else None  # they would say nothing of the allocation
+    label_options = options_for(answer)
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)
@@ -117,12 +142,12 @@ def _run(chosen: Any) -> int:
     if needed is not None:
         print(f"\n{fill(str(needed))}")
     elif missing:
-        print("\nWhat the teachers would need to be for an agreement of 0.95: --agreement 0.95")
+        print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
     return 0
 
 
 COMMAND = Command(
-    summary="Which way of releasing labels for which budget, and why.",
+    summary="Compare ways of releasing labels, and recommend one for a budget.",
     example="darrm plan --teachers 11 --noise-multiplier 12 --sample-rate 1/35 \\\n"
     "      --steps 175 --label-target 0.1,1e-4",
     add_arguments=_add_arguments,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, check_number
@@ -12,10 +12,20 @@ from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
+    from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import PrivacyGuarantee
     from ..privacy.profiles import PrivacyProfile
 
-__all__ = ["add_accept", "add_common", "add_teacher", "naming", "read_teacher"]
+__all__ = [
+    "add_accept",
+    "add_allocation",
+    "add_common",
+    "add_teacher",
+    "checked_allocation",
+    "naming",
+    "read_teacher",
+    "stated_allocation",
+]
 
 
 def add_teacher(parser: Any, title: str = "the guarantee of each teacher") -> None:
@@ -42,7 +52,7 @@ def add_accept(parser: Any) -> None:
 
 
 def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
-    """The guarantee or profiles of the teachers, from whichever options were given; None if none was."""
+    """The guarantee or the profiles of the teachers, from the options that were given; None without any."""
     from ..privacy.profiles import PrivacyProfile
 
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
@@ -79,6 +89,41 @@ def naming(name: str) -> Iterator[None]:
         raise InvalidArgument(name, error.expected, error.got, error.cure) from None
 
 
+def add_allocation(parser: Any, recorded: str) -> None:
+    """The option ``--allocation``; ``recorded`` names what may have recorded it."""
+    parser.add_argument(
+        "--allocation",
+        type=one_of("random"),
+        metavar="random",
+        help="each record drew its --overlap shards (by default 1) at random and in secret (default: what "
+        f"{recorded} recorded)",
+    )
+
+
+def stated_allocation(chosen: Any, teachers: int) -> RandomAllocation | None:
+    """What ``--allocation`` and ``--overlap`` state of so many teachers."""
+    from ..privacy.allocation import RandomAllocation
+
+    return chosen.allocation and RandomAllocation(teachers=teachers, overlap=chosen.overlap or 1)
+
+
+def checked_allocation(
+    chosen: Any, teachers: int, profiles: Sequence[PrivacyProfile] | None
+) -> tuple[RandomAllocation | None, int | None]:
+    """The allocation that is stated, or that the teachers' files record, and the overlap; as the ensemble reads it.
+
+    Raises:
+        UnprovenPrivacy: it is stated of teachers whose constants may show the draws, and that was not accepted.
+    """
+    from ..teachers.allocations import check_constants, settled_allocation
+
+    allocation = stated_allocation(chosen, teachers)
+    if profiles is None:  # the mechanism's own randomness protects, so no secret is needed
+        return None, chosen.overlap if allocation is None else allocation.overlap
+    check_constants(allocation, profiles, accept=chosen.accept)
+    return settled_allocation(profiles, allocation, chosen.overlap, "add/remove")
+
+
 def add_common(parser: Any) -> None:
     """The options ``--overlap`` and ``--prior``."""
     parser.add_argument(
@@ -89,6 +134,6 @@ def add_common(parser: Any) -> None:
         type=checked_prior,
         default="independent:0.75",
         metavar="P",
-        help="how teachers vote: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
+        help="the expected votes: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
         "IndependentVotes(mean=0.75): each teacher is right with probability 0.75, independently of the others)",
     )

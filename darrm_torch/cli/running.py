@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import BudgetExceeded, DarrmError, InvalidArgument, LedgerError, PrivacyViolation, UnprovenPrivacy
+from ..files import owner_unmasked
 from .files import check_places, options_in_file
 from .parser import Command, Parser, one_line, option_name
 
@@ -16,6 +17,7 @@ __all__ = ["run_command"]
 _REFUSED = (PrivacyViolation, UnprovenPrivacy, BudgetExceeded)
 
 
+@owner_unmasked()
 def run_command(command: Command, arguments: Sequence[str] | None = None, *, prog: str) -> int:
     """Run a command.
 

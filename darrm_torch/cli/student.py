@@ -38,10 +38,19 @@ def _labelled(options: Any, which: str) -> Any:
     inputs = read_tensor(f"--{keys[0]}", files[0])
     labels = read_tensor(f"--{keys[1]}", files[1], column="label")
     if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
-        raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", tuple(labels.shape))
-    if labels.max() >= options.classes:
-        raise InvalidArgument(f"--{keys[1]}", f"below --classes {options.classes}", int(labels.max()))
-    return TensorDataset(inputs.float(), labels.long())
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)
+    inputs, labels = inputs.float(), labels.long()
+    first, last, least = int(labels.min()), int(labels.max()), 0 if which else -1
+    if first < least or last >= options.classes:
+        cure = "" if which else "-1 stands for an input without a label."
+        expected = f"from {least} to {options.classes - 1}, as --classes says"
+        raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
+    if last < 0:
+        raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
+    if not inputs.isfinite().all():
+        raise InvalidArgument(f"--{keys[0]}", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
+    return TensorDataset(inputs, labels)
 
 
 def _run(options: Any) -> int:
@@ -61,6 +70,7 @@ def _run(options: Any) -> int:
     if (options.test_inputs is None) != (options.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
     test = None if options.test_inputs is None else _labelled(options, "test-")
+    taught = int((train.tensors[1] >= 0).sum())
     network = build_network("--build", options.build)
     for part in (train, test):
         if part is not None:
@@ -85,15 +95,16 @@ def _run(options: Any) -> int:
         trainer.fit(student, DataLoader(train, batch_size=size, shuffle=True))
         if not all(weight.isfinite().all() for weight in student.backbone.parameters()):
             expected = "so small that the student's weights stay finite"
-            raise InvalidArgument("--learning-rate", expected, options.learning_rate)
+            cure = f"Or scale --inputs, which reach {float(train.tensors[0].abs().max()):.3g}."
+            raise InvalidArgument("--learning-rate", expected, options.learning_rate, cure)
         if test is not None:
             (scores,) = trainer.test(student, DataLoader(test, batch_size=size), verbose=False)
             accuracy = float(scores["test_accuracy"])
         torch.save(student.backbone.state_dict(), beside)
     if options.json:
-        print_json({"weights": options.out, "labels": len(train), "epochs": epochs, "test_accuracy": accuracy})
+        print_json({"weights": options.out, "labels": taught, "epochs": epochs, "test_accuracy": accuracy})
     else:
-        print(f"Trained on {len(train)} labels for {epochs} epochs; weights in {options.out}.")
+        print(f"Trained on {taught} labels for {epochs} epochs; weights in {options.out}.")
         if accuracy is not None:
             print(f"Accuracy on {len(test or ())} held-out inputs: {accuracy:.3f}")
     return 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..noise.priors import Prior
     from ..privacy.guarantees import PrivacyGuarantee
 
-__all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", "read_prior", "read_rate"]
+__all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", "read_prior", "read_rate", "shares"]
 
 
 def guarantee(text: str) -> str:
@@ -82,3 +82,14 @@ def read_prior(text: str) -> Prior | PluralityVotes:
 
 OF_TWO = "independent:MEAN, shared:LOW,HIGH or beta:A,B"
 OF_MANY = "plurality:ACCURACY[,CONCENTRATION]"
+
+
+def shares(text: str) -> float | tuple[float, ...]:
+    """One number, or two: A or A,ALL."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+        if len(numbers) not in (1, 2) or not all(0 < number < 1 for number in numbers):
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers between 0 and 1, A or A,ALL, got {text!r}") from None
+    return numbers[0] if len(numbers) == 1 else numbers

@@ -1,4 +1,4 @@
-"""``darrm label --votes``: labels for votes in a file, where the teachers' networks cannot be had."""
+"""``darrm label --votes``: labels for votes in a file, if the teachers' networks are elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import naming
+from .promises import checked_allocation, naming
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -26,20 +26,38 @@ _LAYOUTS = ("inputs-by-teachers", "teachers-by-inputs", "counts")
 
 
 def add_arguments(parser: Any) -> None:
-    """The options about votes."""
+    """Add the options about votes."""
     votes = parser.add_argument_group("votes instead of --models and --inputs")
     votes.add_argument(
         "--votes", metavar="FILE", help=".csv, .tsv (also .gz), .npy, .npz, .parquet, or a folder of Parquet files"
     )
-    votes.add_argument("--teachers", type=int, metavar="K", help="number of teachers (default: the --accountants)")
-    votes.add_argument("--class-names", nargs="+", metavar="C", help="classes as in the file, in the labels' order")
-    votes.add_argument("--class-count", type=int, metavar="C", help="or: how many classes, written as 0..C-1")
-    votes.add_argument("--layout", choices=_LAYOUTS, help="what a line and a column are, where several fit")
-    votes.add_argument("--keys", metavar="COLUMN", help="name or position of what identifies an input (default: line)")
-    votes.add_argument("--header", choices=("yes", "no"), help="whether the first line holds names, if it may be votes")
-    votes.add_argument("--missing", nargs="+", default=[], metavar="V", help='missing votes, such as -1; "nan": empty')
-    votes.add_argument("--array", metavar="NAME", help="the array of an .npz file with several")
-    votes.add_argument("--teacher", type=guarantee, metavar="EPS,DELTA", help="guarantee of each teacher")
+    votes.add_argument(
+        "--teachers", type=int, metavar="K", help="number of teachers (default: as many as --accountants)"
+    )
+    votes.add_argument(
+        "--class-names", nargs="+", metavar="C", help="the classes as the file writes them, in the order of the labels"
+    )
+    votes.add_argument(
+        "--class-count", type=int, metavar="C", help="or: number of classes, if the file writes them as 0..C-1"
+    )
+    votes.add_argument("--layout", choices=_LAYOUTS, help="what lines and columns stand for, if that is ambiguous")
+    votes.add_argument(
+        "--keys",
+        metavar="COLUMN",
+        help="name or position of the column that identifies an input (default: the line number)",
+    )
+    votes.add_argument(
+        "--header", choices=("yes", "no"), help="whether the first line is a header, if it could be votes"
+    )
+    votes.add_argument(
+        "--missing",
+        nargs="+",
+        default=[],
+        metavar="V",
+        help='values that mean a missing vote, such as -1; "nan" for empty cells',
+    )
+    votes.add_argument("--array", metavar="NAME", help="which array of an .npz file with several arrays")
+    votes.add_argument("--teacher", type=guarantee, metavar="EPS,DELTA", help="the guarantee of each teacher")
 
 
 class Votes:
@@ -103,12 +121,14 @@ class Votes:
         elif FAMILIES[chosen.mechanism].rests_on == "teachers":
             expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
             raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
+        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = strongest_mechanism(
             chosen.mechanism,
             teachers=self.teachers,
             classes=self.classes,
             teacher=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=None if "allowance" in strength else allocation,
             labels=1 if chosen.labels is None else chosen.labels,
             **strength,
         )
@@ -117,7 +137,8 @@ class Votes:
             mechanism,
             teachers=names,
             profiles=profiles,
-            overlap=chosen.overlap,
+            overlap=overlap,
+            allocation=allocation,
             classes=self.classes,
             ledger=ledger,
             delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,

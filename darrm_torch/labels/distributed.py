@@ -11,11 +11,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..arguments import checked
+from ..arrays import BoolArray, NumberArray
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy
 from .ensemble import PrivateMajorityEnsemble
 from .voting import checked_inputs, input_digests
 
 __all__ = ["DistributedEnsemble"]
+
+_Count = Callable[[Sequence[int], BoolArray | None], Tensor | Exception]
 
 
 class DistributedEnsemble(nn.Module):
@@ -83,7 +86,7 @@ class DistributedEnsemble(nn.Module):
         return self
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Private labels ``(B,)`` int64 of this rank's inputs, on their device.
+        """Private labels ``(B,)`` int64, or soft labels ``(B, C)`` float32, of this rank's inputs, on their device.
 
         Raises:
             InvalidArgument: teachers or inputs that cannot vote, on any rank; other inputs on another rank when the
@@ -105,25 +108,24 @@ class DistributedEnsemble(nn.Module):
             start = sum(map(len, parts[: self._rank]))
             keys = [key for part in parts for key in part]
 
-        def count(rows: Sequence[int]) -> Tensor | Exception:
-            return self._count(rows, inputs, start)
+        def count(rows: Sequence[int], juries: BoolArray | None) -> Tensor | Exception:
+            return self._count(rows, juries, inputs, start)
 
         labels = self._answer(keys, count) if self._rank == 0 else self._assist(count)
-        return torch.tensor(labels[start : start + len(inputs)], dtype=torch.int64, device=inputs.device)
+        return torch.from_numpy(labels[start : start + len(inputs)]).to(inputs.device)
 
-    def _answer(self, keys: Sequence[bytes], count: Callable[[Sequence[int]], Tensor | Exception]) -> list[int]:
+    def _answer(self, keys: Sequence[bytes], count: _Count) -> NumberArray:
         """On the first rank: charge, have all ranks count, draw, store; then send the labels."""
 
-        def draw(rows: Sequence[int]) -> list[int]:
-            self._broadcast(("count", list(rows)))
-            counts = count(rows)
-            if isinstance(counts, Exception):
-                raise counts
-            labels: list[int] = self.ensemble.mechanism.aggregate(counts).tolist()
-            return labels
+        def counts(rows: Sequence[int], juries: BoolArray | None) -> Tensor:
+            self._broadcast(("count", (list(rows), juries)))
+            votes = count(rows, juries)
+            if isinstance(votes, Exception):
+                raise votes
+            return votes
 
         try:
-            labels = self.ensemble.ledger.answer(keys, draw)
+            labels: NumberArray = self.ensemble._labeler.answer(keys, counts)
         except Exception as error:
             with contextlib.suppress(RuntimeError):  # if the group is what failed, this fails as well
                 self._broadcast(("error", _portable(error)))
@@ -131,18 +133,18 @@ class DistributedEnsemble(nn.Module):
         self._broadcast(("labels", labels))
         return labels
 
-    def _assist(self, count: Callable[[Sequence[int]], Tensor | Exception]) -> list[int]:
+    def _assist(self, count: _Count) -> NumberArray:
         """On the other ranks: count what the first rank asks for, and receive the labels."""
         kind, content = self._broadcast(None)
         if kind == "count":
-            count(content)  # the first rank sends back an error of any rank
+            count(*content)  # the first rank sends back an error of any rank
             kind, content = self._broadcast(None)
         if kind == "error":
             raise content
-        labels: list[int] = content
+        labels: NumberArray = content
         return labels
 
-    def _count(self, rows: Sequence[int], inputs: Tensor, start: int) -> Tensor | Exception:
+    def _count(self, rows: Sequence[int], juries: BoolArray | None, inputs: Tensor, start: int) -> Tensor | Exception:
         """The counts ``(len(rows), C)`` of all ranks together, or what went wrong on one of them.
 
         ``inputs`` are the rows from ``start`` on. A rank fills in its part, and the sum is taken.
@@ -152,7 +154,9 @@ class DistributedEnsemble(nn.Module):
         try:
             if mine and self._numbers:
                 chosen = inputs[[rows[place] - start for place in mine]]
-                part = self.ensemble.sensitive_counts(chosen, teachers=self._numbers)
+                part = self.ensemble.sensitive_counts(
+                    chosen, teachers=self._numbers, juries=None if juries is None else juries[mine]
+                )
         except Exception as error:
             problem = _portable(error)
         results = self._gather((problem, None if part is None else part.shape[1]))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import checked
+from ..arrays import BoolArray
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
@@ -118,6 +119,7 @@ class PrivateMajorityEnsemble(nn.Module):
             ledger=memory_ledger() if ledger is None else ledger,
             delta=delta,
             rules={"classes": self.classes},
+            assumptions=(),
         )
         self.mechanism, self.profiles, self.overlap = labeler.mechanism, labeler.profiles, labeler.overlap
         self.allocation, self.neighbours = labeler.allocation, labeler.neighbours
@@ -149,6 +151,7 @@ class PrivateMajorityEnsemble(nn.Module):
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
+        initial: Any = None,
         accept: Collection[Finding] = (),
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
@@ -174,6 +177,8 @@ class PrivateMajorityEnsemble(nn.Module):
             classes, ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
             optimizers: the optimizer that trained each teacher. Only it shows that the engine counted its steps.
+            initial: the weights that all teachers started from, such as those of a pretrained network, see
+                :func:`~darrm_torch.read_teachers`.
             accept: findings to accept, by name, see :func:`~darrm_torch.read_privacy`.
             on_progress: called during the search for noise, see :func:`~darrm_torch.optimize_noise`.
 
@@ -190,7 +195,10 @@ class PrivateMajorityEnsemble(nn.Module):
             raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
         if mechanism is None and (allowance is None) == (target is None):
             raise InvalidArgument(
-                "allowance", "given, or else target", "both" if target else "neither", "One of them sets the noise."
+                "allowance",
+                "given, or else target",
+                "neither" if target is None else "both",
+                "One of them sets the noise.",
             )
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
         if allowance is not None:
@@ -211,6 +219,7 @@ class PrivateMajorityEnsemble(nn.Module):
             data_loaders=data_loaders,
             optimizers=optimizers,
             overlap=overlap,
+            initial=initial,
             delta=delta,
             accept=accept,
         )
@@ -302,18 +311,27 @@ class PrivateMajorityEnsemble(nn.Module):
         return self._teachers.votes(inputs, everyone)
 
     @checked
-    def sensitive_counts(self, inputs: Tensor, *, teachers: Sequence[int] | None = None) -> Tensor:
+    def sensitive_counts(
+        self, inputs: Tensor, *, teachers: Sequence[int] | None = None, juries: BoolArray | None = None
+    ) -> Tensor:
         """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
+
+        For :class:`~darrm_torch.MeanProbabilities` they are shares of votes. A teacher with an output that is not
+        finite, or that raises, then counts as the uniform row.
 
         Args:
             inputs: ``(B, ...)``.
             teachers: the numbers of the teachers that vote; ``None``: all.
+            juries: ``(B, K)``, which teachers vote on which input; ``None``: all of them.
         """
         inputs, most = checked_inputs(inputs), len(self._teachers) - 1
         numbers = range(most + 1) if teachers is None else teachers
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
-        return nn.functional.one_hot(self._teachers.votes(inputs, numbers), classes).sum(dim=0)
+        if juries is not None:
+            numbers = [number for number in numbers if juries[:, number].any()]
+            juries = juries[:, numbers]
+        return self._teachers.counts(inputs, numbers, classes=classes, juries=juries)
 
     @property
     def sensitive_events(self) -> tuple[str, ...]:
@@ -325,6 +343,8 @@ class PrivateMajorityEnsemble(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
+        Soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`.
+
         An input is identified by its shape and its values as float32, integers as integers, see
         ``darrm_torch.labels.voting.input_digests``. Nothing that this raises depends on the teachers' weights.
 
@@ -335,11 +355,10 @@ class PrivateMajorityEnsemble(nn.Module):
         """
         inputs = checked_inputs(inputs)
 
-        def counts(rows: Sequence[int]) -> Tensor:
-            return self.sensitive_counts(inputs if len(rows) == len(inputs) else inputs[list(rows)])
+        def counts(rows: Sequence[int], juries: BoolArray | None) -> Tensor:
+            return self.sensitive_counts(inputs if len(rows) == len(inputs) else inputs[list(rows)], juries=juries)
 
-        labels = self._labeler.answer(input_digests(inputs), counts)
-        return torch.tensor(labels, dtype=torch.int64, device=inputs.device)
+        return torch.from_numpy(self._labeler.answer(input_digests(inputs), counts)).to(inputs.device)
 
     @checked
     def check_budget(self, batches: Iterable[Tensor]) -> None:

@@ -1,23 +1,25 @@
 """Which mechanism an ensemble takes: built for its overlap, and the one that its ledger was started with.
 
-A new solve can differ in the last digits, so the ledger keeps the noise.
+A new solve can differ in the last digits, so the ledger keeps the noise; and it keeps which teachers are on the jury.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 from dataclasses import fields, replace
 from typing import Any
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, LedgerError
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
+from ..mechanisms.noise_free import NoiseFree
 from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction
 from .ledger import PrivacyLedger
 
-__all__ = ["check_built_for", "described", "kept_mechanism", "note_noise"]
+__all__ = ["check_built_for", "described", "kept_jury", "kept_mechanism", "note_noise"]
 
 Tables = SelfBoundingPlurality | VotePrivatePlurality
 
@@ -45,6 +47,27 @@ def note_noise(ledger: PrivacyLedger, mechanism: Mechanism) -> None:
         ledger.note("noise", mechanism.noise.to_json())
     elif isinstance(mechanism, Tables):
         ledger.note("noise", json.dumps(mechanism.table.shares.tolist()))
+
+
+def kept_jury(ledger: PrivacyLedger, mechanism: Mechanism, *, teachers: int) -> tuple[int, ...] | None:
+    """The teachers on the one jury that votes on all labels of this ledger; None: there is none. Drawn only once.
+
+    Raises:
+        LedgerError: the ledger's jury is not one for this mechanism.
+    """
+    if not isinstance(mechanism, NoiseFree) or mechanism.jury is None or mechanism.redrawn:
+        return None
+    kept = ledger.note("jury")
+    if kept is None:
+        drawn = mechanism.draw_juries(teachers=teachers, items=1)[0]
+        kept = ledger.note("jury", json.dumps(sorted(drawn.tolist())))
+    try:
+        jury = tuple(operator.index(number) for number in json.loads(kept or ""))
+    except (TypeError, ValueError):
+        jury = ()
+    if len(set(jury)) != mechanism.jury or not set(jury) <= set(range(teachers)):
+        raise LedgerError(f"{ledger.path} has no jury of {mechanism.jury} of {teachers} teachers")
+    return jury
 
 
 def kept_mechanism(ledger: PrivacyLedger, mechanism: Mechanism) -> Mechanism:

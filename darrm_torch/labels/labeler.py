@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,9 +17,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..arguments import checked
-from ..arrays import IntArray
+from ..arrays import BoolArray, IntArray
 from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
 from ..mechanisms.base import Mechanism
+from ..mechanisms.noise_free import NoiseFree
 from ..privacy.allocation import RandomAllocation
 from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
@@ -27,10 +29,10 @@ from ..privacy.totals import TotalPrivacy, total_privacy
 from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
-from .kept import check_built_for, described, kept_mechanism, note_noise
+from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .report import report_as_dict, report_as_text
-from .voting import checked_inputs, input_digests
+from .voting import checked_inputs, input_digests, restored_labels, stored_labels
 
 __all__ = ["MISSING", "PrivateLabeler", "Voter", "memory_ledger"]
 
@@ -70,6 +72,8 @@ class PrivateLabeler:
         profiles, overlap, allocation, neighbours, ledger, delta: see :class:`~darrm_torch.PrivateMajorityEnsemble`.
         classes: C, the number of classes; ``None``: that of the mechanism. It is declared, because the classes that
             occur among the votes are private.
+        assumptions: what the labels rest on besides what :func:`~darrm_torch.total_privacy` assumes, for the report;
+            ``None``: how votes come about.
         rules: further public facts to which the ledger is bound, ready for JSON, such as the names of the classes.
 
     Raises:
@@ -107,6 +111,7 @@ class PrivateLabeler:
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
         rules: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] | None = None,
     ) -> None:
         names = _distinct_names(teachers)
         count = check_integer("the number of teachers", len(names), low=1)
@@ -124,7 +129,7 @@ class PrivateLabeler:
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
-        self._given = {"overlap": overlap, "classes": classes, "rules": rules}
+        self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
@@ -154,6 +159,8 @@ class PrivateLabeler:
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
         self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
         note_noise(self.ledger, mechanism)
+        self._jury = kept_jury(self.ledger, mechanism, teachers=count)
+        self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
         self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
         self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
 
@@ -181,7 +188,11 @@ class PrivateLabeler:
         """
         keys = list(keys)
         table = self._checked_votes(votes, len(keys))
-        return np.array(self.answer(keys, lambda rows: self._counts(table[:, rows], [keys[row] for row in rows])))
+
+        def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
+            return self._counts(table[:, rows], [keys[row] for row in rows], juries)
+
+        return np.asarray(self.answer(keys, counted), dtype=np.int64)
 
     @checked
     def label_counts(self, keys: Sequence[bytes], counts: npt.ArrayLike) -> IntArray:
@@ -198,7 +209,9 @@ class PrivateLabeler:
         table = table.astype(np.int64)
         if (table < 0).any() or (table.sum(axis=1) != len(self.profiles)).any():
             raise InvalidArgument("counts", f"rows that add up to {len(self.profiles)} votes", "others")
-        return np.array(self.answer(keys, lambda rows: table[list(rows)]))
+        if self.mechanism.jury is not None:
+            raise InvalidArgument("counts", "votes of each teacher, for a mechanism with a jury", "counts of all")
+        return np.asarray(self.answer(keys, lambda rows, juries: table[list(rows)]), dtype=np.int64)
 
     def __call__(self, inputs: Tensor) -> IntArray:
         """Private labels ``(B,)`` int64 for these inputs; each teacher, a :class:`Voter`, is asked for the new ones.
@@ -216,31 +229,49 @@ class PrivateLabeler:
         inputs = checked_inputs(inputs)
         keys = input_digests(inputs)
 
-        def counts(rows: Sequence[int]) -> IntArray:
+        self._class_count()  # where votes cannot be read, no teacher is asked
+
+        def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
             new = inputs[list(rows)]
-            votes = np.stack([self._vote(number, new) for number in range(len(self._voters))])
-            return self._counts(votes, [keys[row] for row in rows])
+            asked = [juries is None or bool(juries[:, number].any()) for number in range(len(self._voters))]
+            votes = [self._vote(number, new) if ask else np.full(len(new), MISSING) for number, ask in enumerate(asked)]
+            return self._counts(np.stack(votes), [keys[row] for row in rows], juries)
 
-        return np.array(self.answer(keys, counts))
+        return np.asarray(self.answer(keys, counts), dtype=np.int64)
 
-    def answer(self, keys: Sequence[bytes], counts: Callable[[Sequence[int]], Any]) -> list[int]:
+    def answer(self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any]) -> Any:
         """The labels of these keys, for callers that count votes themselves.
 
         Args:
             keys: what identifies each of the B inputs.
-            counts: returns the vote counts ``(rows, C)`` for the positions of the keys that are new. It is called at
+            counts: returns the vote counts ``(rows, C)`` for the positions of the keys that are new, of the teachers
+                that are on the jury of each, ``(rows, K)``; of all teachers where that is ``None``. It is called at
                 most once, after the budget was checked.
+
+        Returns:
+            ``(B,)`` int64, or ``(B, C)`` float32 for mechanisms that release soft labels.
 
         Raises:
             BudgetExceeded: as :meth:`label`.
         """
 
-        def draw(rows: Sequence[int]) -> list[int]:
-            labels: list[int] = self.mechanism.aggregate(counts(rows)).tolist()
-            return labels
+        def draw(rows: Sequence[int]) -> Sequence[int | bytes]:
+            return stored_labels(self.mechanism.aggregate(counts(rows, self._juries(len(rows)))))
 
         with self.overlap_hint():
-            return self.ledger.answer(keys, draw)
+            return restored_labels(self.ledger.answer(keys, draw), soft=self.mechanism.shares > 1)
+
+    def _juries(self, items: int) -> BoolArray | None:
+        """Which teachers vote on each of so many new inputs, ``(items, K)``; ``None``: all of them on every one."""
+        if not isinstance(self.mechanism, NoiseFree) or self.mechanism.jury is None:
+            return None
+        votes = np.zeros((items, len(self.profiles)), dtype=np.bool_)
+        if self._jury is not None:
+            votes[:, self._jury] = True
+        else:
+            members = self.mechanism.draw_juries(teachers=len(self.profiles), items=items)
+            np.put_along_axis(votes, members, True, axis=1)
+        return votes
 
     def check_budget(self, keys: Sequence[bytes]) -> None:
         """Check that labels for all these keys fit in the ledger's budget. Draws and charges nothing.
@@ -272,6 +303,9 @@ class PrivateLabeler:
         return tuple(self._events)
 
     def _class_count(self) -> int:
+        if self.mechanism.shares > 1:
+            cure = "Use PrivateMajorityEnsemble, which asks models for probabilities."
+            raise InvalidArgument("mechanism", "one that counts votes", type(self.mechanism).__name__, cure)
         classes = self.mechanism.classes if self.classes is None else self.classes
         if classes is None:
             expected = f"given, because {type(self.mechanism).__name__} takes any number of them"
@@ -309,20 +343,22 @@ class PrivateLabeler:
             self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
             return np.full(len(inputs), MISSING)
 
-    def _counts(self, votes: IntArray, keys: Sequence[bytes]) -> IntArray:
+    def _counts(self, votes: IntArray, keys: Sequence[bytes], juries: BoolArray | None) -> IntArray:
         """Vote counts ``(B, C)``; a missing vote counts for a class that the key and the teacher's number decide."""
         classes = self._class_count()
         for number, row in zip(*np.nonzero(votes == MISSING), strict=True):
             chance = hashlib.blake2b(keys[row], digest_size=8, salt=int(number).to_bytes(4, "big"))
             votes[number, row] = int.from_bytes(chance.digest(), "big") % classes
-        return np.stack([(votes == one).sum(axis=0) for one in range(classes)], axis=1)
+        read = np.ones(votes.shape, dtype=np.bool_) if juries is None else juries.T
+        return np.stack([((votes == one) & read).sum(axis=0) for one in range(classes)], axis=1)
 
     # --- privacy --------------------------------------------------------------------------------------------------
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
         """The cost of ``labels`` labels together, at ``delta`` (default: the labeler's)."""
-        return total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
+        total = total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
+        return replace(total, assumptions=(*total.assumptions, *self._assumptions))
 
     @checked
     def privacy_report(self, *, as_dict: bool = False, markdown: bool = False) -> Any:
@@ -374,6 +410,11 @@ def _distinct_names(teachers: Iterable[Any]) -> list[str]:
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
+
+_VOTES = (
+    "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
+    "Whether a vote is missing does not depend on private records. The party that runs the labeler sees the votes."
+)
 
 _IN_MEMORY = (
     "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "

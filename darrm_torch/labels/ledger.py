@@ -152,12 +152,13 @@ given out; 0 more labels fit
         return None if value is None else str(value)
 
     @checked
-    def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int]]) -> list[int]:
+    def answer(self, keys: Sequence[bytes], draw: Callable[[Sequence[int]], Sequence[int | bytes]]) -> list[Any]:
         """The label of each key: the stored one if there is one, else a new one, which is charged.
 
         Args:
             keys: a digest of each input; equal keys get equal labels and are charged once.
-            draw: returns labels for the positions of the new keys. It is called at most once, after the budget was
+            draw: returns labels for the positions of the new keys: integers, or bytes, which are returned as they are
+                (a soft label is stored as the bytes of its numbers). It is called at most once, after the budget was
                 checked; the whole batch is answered or nothing.
 
         Raises:
@@ -173,7 +174,7 @@ given out; 0 more labels fit
             if new:
                 self._check_budget(len(new))
                 self._entries.reserve(256 + sum(2 * len(key) + 26 for key in new))  # a full disk shows before the votes
-                drawn = [check_integer("label", one, low=-(2**63), high=2**63 - 1) for one in draw(list(new.values()))]
+                drawn = [_checked_label(one) for one in draw(list(new.values()))]
                 if len(drawn) != len(new):
                     raise InvalidArgument("draw", f"a function that returns {len(new)} labels", len(drawn))
                 moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -341,7 +342,12 @@ given out; 0 more labels fit
         with file_errors(self.path):
             for mark, entry in self._entries.news():
                 if "labels" in entry:
-                    self._labels.add({bytes.fromhex(key): label for key, label in entry["labels"].items()})
+                    self._labels.add(
+                        {
+                            bytes.fromhex(key): label if isinstance(label, int) else bytes.fromhex(label)
+                            for key, label in entry["labels"].items()
+                        }
+                    )
                     self._charges[mark.entries] = Charge(len(entry["labels"]), entry["time"])
                 else:
                     self._facts[entry["fact"]] = entry["value"]
@@ -437,6 +443,11 @@ given out; 0 more labels fit
                     f"{total} label{'s' * (total > 1)} would cost {total_cost(self._cost, total)}, over the budget of "
                     f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
                 )
+
+
+def _checked_label(label: Any) -> int | str:
+    """A label as the file has it: an integer, or bytes in hexadecimal."""
+    return label.hex() if isinstance(label, bytes) else check_integer("label", label, low=-(2**63), high=2**63 - 1)
 
 
 def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:

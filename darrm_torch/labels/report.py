@@ -58,18 +58,19 @@ def report_as_dict(
 def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
     """The same for people: plain text at most 79 columns wide, or Markdown."""
     given, mechanism, budget = facts["labels"], facts["mechanism"], facts["ledger"]["budget"]
+    released, one = mechanism["releases"], mechanism["releases"].removesuffix("s")
     numbers = [f"{name} {format_bound(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
     strength = f" ({', '.join(numbers)})" if numbers else ""
     about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
     paragraphs = [
-        f"Released: {given} label{'s' * (given != 1)}, by {mechanism['kind']}{strength} from {facts['teachers']} "
-        f"teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
-        _cost("One label is", facts["label"]),
+        f"Released: {given} {one if given == 1 else released}, by {mechanism['kind']}{strength} from "
+        f"{facts['teachers']} teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
+        _cost(f"One {one} is", facts["label"]),
     ]
     if given > 1:
         others = [r for r in facts["total"]["routes"] if r["applies"] and r["name"] != facts["total"]["route"]]
         paragraphs.append(
-            _cost(f"All {given} labels together are", facts["total"])
+            _cost(f"All {given} {released} together are", facts["total"])
             + "".join(f" By {other['name']} the bound is {format_bound(other['epsilon'])}." for other in others)
         )
     limit = (

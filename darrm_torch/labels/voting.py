@@ -6,18 +6,31 @@ import copy
 import hashlib
 import textwrap
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..arguments import is_dense
+from ..arrays import BoolArray, NumberArray
 from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
+from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
+from .shared_parts import SharedParts, copies_that_share
 
-__all__ = ["VotingTeachers", "checked_inputs", "class_numbers", "equal_weights", "input_digests"]
+__all__ = [
+    "VotingTeachers",
+    "checked_inputs",
+    "class_numbers",
+    "equal_weights",
+    "input_digests",
+    "restored_labels",
+    "stored_labels",
+]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -31,7 +44,8 @@ class VotingTeachers(nn.ModuleList):
     charge. :meth:`check` therefore runs the inputs through a copy of each architecture whose weights are constants, so
     that its errors depend on public things only. It refuses inputs that no teacher takes and outputs that cannot vote.
     After that :meth:`votes` always returns a vote: a teacher whose logits are NaN, or that raises, votes for the first
-    class. Only ``events`` shows that it happened, and it is as sensitive as the votes.
+    class; where votes are split, it counts as the uniform row. Only ``events`` shows that it happened, and it is as
+    sensitive as the votes.
 
     Args:
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
@@ -40,9 +54,11 @@ class VotingTeachers(nn.ModuleList):
     """
 
     def __init__(self, models: Iterable[nn.Module], *, classes: tuple[int, ...] | None, mechanism: Mechanism) -> None:
-        super().__init__(_plain_copy(model) for model in models)
+        super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
+        self._shared = SharedParts(list(self))
         self.requires_grad_(False)
         self._classes, self._mechanism = classes, mechanism
+        self._takes: dict[Any, int] = {}  # what was checked before, and for how many classes
         self._stacked: tuple[list[Any], StackedNetworks | None] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
@@ -53,6 +69,11 @@ class VotingTeachers(nn.ModuleList):
         Raises:
             InvalidArgument: no architecture takes the inputs, or the outputs cannot vote or differ between teachers.
         """
+        known = None
+        if inputs.is_floating_point():  # of integers, each value may be one that the teachers do not take
+            known = (inputs.shape, inputs.device, tuple(numbers), self._state(numbers))
+            if known in self._takes:
+                return self._takes[known]
         classes, problems = 0, []
         for number in self._first_of_each_architecture(numbers):
             name = f"outputs of teacher {number}"
@@ -70,7 +91,14 @@ class VotingTeachers(nn.ModuleList):
         if not classes:
             first, reason = problems[0]
             raise _mismatch(self[first], first, inputs, reason) from reason
+        if known is not None:
+            self._takes = {**dict(list(self._takes.items())[-63:]), known: classes}
         return classes
+
+    def _state(self, numbers: Sequence[int]) -> Any:
+        """What changes when the teachers are moved or converted: nothing else changes any of them."""
+        weights = [next(iter(self[number].parameters()), None) for number in numbers]
+        return tuple(None if weight is None else (weight.device, weight.dtype) for weight in weights)
 
     def _first_of_each_architecture(self, numbers: Sequence[int]) -> Iterable[int]:
         first: dict[Any, int] = {}
@@ -80,9 +108,36 @@ class VotingTeachers(nn.ModuleList):
             first.setdefault((repr(self[number]), tuple(form)), number)
         return first.values()
 
-    @torch.no_grad()
     def votes(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor:
         """Votes ``(len(numbers), B)`` int64 of these teachers; a vote for each of them, whatever they return."""
+        return torch.stack([vote.to(inputs.device) for vote in self._ballots(inputs, numbers, self._preferred)])
+
+    def counts(
+        self, inputs: Tensor, numbers: Sequence[int], *, classes: int, juries: BoolArray | None = None
+    ) -> Tensor:
+        """Votes per class, or shares of votes, ``(B, C)`` int64, of these teachers.
+
+        Args:
+            inputs: ``(B, ...)``.
+            numbers: the teachers.
+            classes: C, as :meth:`check` returned it.
+            juries: ``(B, len(numbers))``, which of the teachers vote on which input; ``None``: all of them.
+        """
+        total = torch.zeros(len(inputs), classes, dtype=torch.int64, device=inputs.device)
+        if not len(numbers):
+            return total
+        split = self._mechanism.shares > 1
+        ballots = self._ballots(inputs, numbers, self._split if split else self._preferred, classes)
+        for place, ballot in enumerate(ballots):
+            part = ballot.to(inputs.device) if split else nn.functional.one_hot(ballot.to(inputs.device), classes)
+            total += part if juries is None else part * torch.from_numpy(juries[:, place, None]).to(inputs.device)
+        return total
+
+    @torch.no_grad()
+    def _ballots(
+        self, inputs: Tensor, numbers: Sequence[int], ballot: Callable[[Tensor, str], Tensor], classes: int = 2
+    ) -> list[Tensor]:
+        """What ``ballot`` makes of the logits of each of these teachers, whose name is for the events."""
         checked_inputs(inputs)
         for module in self.modules():  # a parent may have been set to train, or a teacher may override train()
             if module.training:
@@ -90,26 +145,39 @@ class VotingTeachers(nn.ModuleList):
         together = self._in_one_pass(inputs, numbers)
         if together is not None:
             logits = self._competing("outputs of the teachers", together, (len(numbers), len(inputs)))
-            return self._preferred(logits, "some teachers").to(inputs.device)
-        return torch.stack([self._vote(number, inputs) for number in numbers])
+            return list(ballot(logits, "some teachers"))
+        with self._shared:
+            return [self._ballot(number, inputs, ballot, classes) for number in numbers]
 
-    def _vote(self, number: int, inputs: Tensor) -> Tensor:
-        name = f"outputs of teacher {number}"
+    def _ballot(self, number: int, inputs: Tensor, ballot: Callable[[Tensor, str], Tensor], classes: int) -> Tensor:
+        """What ``ballot`` makes of the logits of one teacher, or of NaN where it raises."""
         try:
-            logits = self._competing(name, _outputs(self[number], inputs), (len(inputs),))
-            return self._preferred(logits, f"teacher {number}").to(inputs.device)
+            logits = self._competing(f"outputs of teacher {number}", _outputs(self[number], inputs), (len(inputs),))
+            return ballot(logits, f"teacher {number}")
         except torch.OutOfMemoryError:
             raise  # depends on sizes, which are public
         except Exception as error:
             self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
-            return torch.zeros(len(inputs), dtype=torch.int64, device=inputs.device)
+            return ballot(torch.full((len(inputs), classes), torch.nan), "")
 
     def _preferred(self, logits: Tensor, whose: str) -> Tensor:
         """The class of the largest logit, the first of equals; the first class where a logit is NaN."""
         broken = logits.isnan().any(dim=-1)
-        if broken.any():
+        if whose and broken.any():
             self.events.append(f"{whose} returned NaN for {int(broken.sum())} votes")
         return logits.argmax(dim=-1).masked_fill(broken, 0)
+
+    def _split(self, logits: Tensor, whose: str) -> Tensor:
+        """The shares of a vote ``(..., C)`` int64 in proportion to the probabilities; equal ones if not all are finite.
+
+        Probabilities are computed in float64 on the CPU, whatever the precision of the teacher.
+        """
+        logits = logits.cpu().double()
+        broken = ~logits.isfinite().all(dim=-1)
+        if whose and broken.any():
+            self.events.append(f"{whose} returned numbers that are not finite for {int(broken.sum())} votes")
+        probabilities = logits.softmax(dim=-1).masked_fill(broken[..., None], torch.nan)
+        return torch.from_numpy(split_votes(probabilities.numpy()))
 
     def _in_one_pass(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor | None:
         """Outputs ``(len(numbers), B, outputs)`` of all these teachers, or None where one by one is better."""
@@ -163,10 +231,8 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
     return numbers
 
 
-def _plain_copy(model: nn.Module) -> nn.Module:
-    """The user's own network, copied, without what DP-SGD left in it: hooks, and activations of training data."""
-    with torch.no_grad():  # with gradients on, the copied weights of TorchScript are not leaves
-        network = copy.deepcopy(unwrap_module(model))
+def _without_leftovers(network: nn.Module) -> nn.Module:
+    """A copy of the user's own network, without what DP-SGD left in it: hooks, and activations of training data."""
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
     for module in hooked:
         for handle in vars(module)["autograd_grad_sample_hooks"]:
@@ -179,12 +245,24 @@ def _plain_copy(model: nn.Module) -> nn.Module:
 
 
 def _with_constant_weights(network: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers of floating point are all one half."""
-    double = copy.deepcopy(network).eval()
-    for weight in (*double.parameters(), *double.buffers()):
-        if weight.is_floating_point():
+    """A copy whose parameters and buffers of floating point are all one half, and share one piece of memory."""
+    halves: dict[Any, Tensor] = {}
+    memo: dict[int, Any] = {}
+    for weight in sorted(_floats(network), key=Tensor.numel, reverse=True):
+        kind = (weight.dtype, weight.device)
+        if kind not in halves:
+            halves[kind] = torch.full((weight.numel(),), 0.5, dtype=weight.dtype, device=weight.device)
+        half = halves[kind][: weight.numel()].view(weight.shape)
+        memo[id(weight)] = nn.Parameter(half, requires_grad=False) if isinstance(weight, nn.Parameter) else half
+    double = copy.deepcopy(network, memo).eval()
+    for weight in _floats(double):
+        if not bool((weight == 0.5).all()):  # TorchScript copies its weights in its own way
             weight.fill_(0.5)
     return double
+
+
+def _floats(network: nn.Module) -> list[Tensor]:
+    return [value for value in (*network.parameters(), *network.buffers()) if value.is_floating_point()]
 
 
 def _outputs(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
@@ -220,7 +298,7 @@ def checked_inputs(inputs: Tensor) -> Tensor:
     """
     if not isinstance(inputs, Tensor) or not inputs.dim():
         raise InvalidArgument("inputs", "a tensor (B, ...)", type(inputs).__name__)
-    if inputs.layout != torch.strided or inputs.is_complex() or inputs.is_quantized or inputs.is_meta:
+    if not is_dense(inputs):
         got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
         raise InvalidArgument("inputs", "a dense tensor of real numbers or integers", got)
     inputs = inputs.detach()
@@ -251,6 +329,23 @@ def input_digests(inputs: Tensor) -> list[bytes]:
         digest.update((row.to(kind) + 0).contiguous().numpy())
         digests.append(digest.digest())
     return digests
+
+
+def stored_labels(labels: Any) -> list[int] | list[bytes]:
+    """Labels ``(B,)`` as integers; soft labels ``(B, C)`` as the bytes of their float32 numbers, little-endian."""
+    rows = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if rows.ndim == 1:
+        return [int(label) for label in rows]
+    return [row.tobytes() for row in rows.astype("<f4")]
+
+
+def restored_labels(labels: Sequence[int] | Sequence[bytes], *, soft: bool) -> NumberArray:
+    """The labels ``(B,)`` int64, or the soft labels ``(B, C)`` float32, that :func:`stored_labels` made these of."""
+    if not soft:
+        return np.array(labels, dtype=np.int64)
+    whole = b"".join(bytes(row) for row in labels)
+    numbers = np.frombuffer(whole, dtype="<f4").astype(np.float32)
+    return numbers.reshape(len(labels), -1) if labels else numbers.reshape(0, 0)
 
 
 def equal_weights(mine: Any, given: Any) -> bool:

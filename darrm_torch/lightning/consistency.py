@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
+from ..arguments import is_dense
 from ..errors import InvalidArgument, check_integer, check_number
 
 __all__ = ["Consistency", "FixMatch", "VirtualAdversarialTraining"]
@@ -87,8 +88,9 @@ class VirtualAdversarialTraining:
         Raises:
             InvalidArgument: not a batch of floating-point inputs, or an empty one.
         """
-        if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs.dim() < 2 or not len(inputs):
-            got = f"{inputs.dtype} of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs)
+        check_batch(inputs, "floats (B, ...), one input or more")
+        if not inputs.is_floating_point() or inputs.dim() < 2:
+            got = f"{inputs.dtype} of shape {tuple(inputs.shape)}"
             raise InvalidArgument("inputs", "floats (B, ...), one input or more", got)
         log_p = F.log_softmax(student(inputs), dim=1)
         with _statistics_kept(student):
@@ -200,6 +202,20 @@ class FixMatch:
 
 
 def _each(transform: Transform, images: Tensor) -> Tensor:
-    if not isinstance(images, Tensor) or not images.dim() or not len(images):
-        raise InvalidArgument("inputs", "a batch of images, one or more", type(images).__name__)
-    return torch.stack([transform(image) for image in images])
+    check_batch(images, "a batch of images, one or more")
+    changed = [transform(image) for image in images]
+    if not all(isinstance(one, Tensor) and one.shape == changed[0].shape for one in changed):
+        got = sorted({type(one).__name__ for one in changed})
+        raise InvalidArgument("weak and strong", "functions that return tensors of one shape", got)
+    return torch.stack(changed)
+
+
+def check_batch(inputs: Any, expected: str) -> None:
+    """Refuse what is no batch of one dense, finite input or more: training on NaN would spoil the student silently."""
+    if not isinstance(inputs, Tensor) or not is_dense(inputs) or not inputs.dim() or not len(inputs):
+        got = f"{inputs.dtype} of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__
+        if isinstance(inputs, Tensor) and not is_dense(inputs):
+            got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
+        raise InvalidArgument("inputs", expected, got)
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        raise InvalidArgument("inputs", "finite", "infinite numbers or NaN", "Check the data.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from ..arguments import checked
+from ..arguments import checked, is_dense
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
@@ -87,7 +87,11 @@ class StudentModule(L.LightningModule):
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
-        """Labels ``(B,)`` from ``least`` to C - 1."""
+        """Labels ``(B,)`` from ``least`` to C - 1, int64."""
+        if not isinstance(labels, Tensor) or not is_dense(labels) or labels.dim() != 1 or labels.is_floating_point():
+            got = f"{labels.dtype}, {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+            raise InvalidArgument("labels", "integers (B,)", got)
+        labels = labels.long()
         if len(labels):
             first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
             if first < least or last >= self.classes:
@@ -100,16 +104,19 @@ class StudentModule(L.LightningModule):
         log_law = F.log_softmax(logits, dim=1)
         if self.transition is not None:
             log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
-        total = F.nll_loss(log_law, self._checked(labels, least=-1), ignore_index=-1, reduction="sum")
+        labels = self._checked(labels, least=-1)
+        if len(labels) != len(logits):
+            raise InvalidArgument("labels", f"one for each of the {len(logits)} inputs", len(labels))
+        total = F.nll_loss(log_law, labels, ignore_index=-1, reduction="sum")
         return total / (labels >= 0).sum().clamp_min(1)
 
     def training_step(self, batch: Any, batch_index: int) -> Tensor:
         """The loss of one batch: (inputs, labels), or {"labelled": (inputs, labels), "unlabelled": inputs}."""
-        inputs, labels = batch["labelled"] if isinstance(batch, Mapping) else batch
+        inputs, labels = _inputs_and_labels(batch)
         if self.consistency is None:
             loss = self.label_loss(self(inputs), labels)
         else:
-            if not isinstance(batch, Mapping):
+            if not isinstance(batch, Mapping) or "unlabelled" not in batch:
                 expected, got = 'dictionaries with "labelled" and "unlabelled"', type(batch).__name__
                 raise InvalidArgument("batches", expected, got, "Give the data module unlabelled_batch_size.")
             loss = self.label_loss(self(self.consistency.augment(inputs)), labels)
@@ -119,19 +126,29 @@ class StudentModule(L.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the validation part."""
-        inputs, labels = batch
+        inputs, labels = _inputs_and_labels(batch)
         self.val_accuracy(self(inputs), self._checked(labels, least=0))
         self.log("val_accuracy", self.val_accuracy, batch_size=len(labels))
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the test part."""
-        inputs, labels = batch
+        inputs, labels = _inputs_and_labels(batch)
         self.test_accuracy(self(inputs), self._checked(labels, least=0))
         self.log("test_accuracy", self.test_accuracy, batch_size=len(labels))
 
     def configure_optimizers(self) -> Any:
         """AdamW over the student's own parameters."""
         return torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+
+def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
+    """The labelled part of a batch."""
+    pair = batch.get("labelled") if isinstance(batch, Mapping) else batch
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        expected = 'pairs (inputs, labels), or dictionaries with "labelled" and "unlabelled"'
+        raise InvalidArgument("batches", expected, type(batch).__name__)
+    inputs, labels = pair
+    return inputs, labels
 
 
 def _checked_transition(transition: Any, classes: int) -> Tensor | None:

@@ -97,6 +97,8 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bits", RandomBits(self.insecure_seed))
+        if self.insecure_seed is not None:
+            object.__setattr__(self, "insecure_seed", _Seed(self.insecure_seed))
 
     @property
     def classes(self) -> int | None:
@@ -260,7 +262,7 @@ class Mechanism(ABC):
             raise InvalidArgument("counts", f"of shape (items, {self.classes})", array.shape, self.alternatives)
         if array.size and (array.min() < 0 or array.max() > MOST_VOTES * self.shares):
             most = "2**31" if self.shares == 1 else f"2**31 * {self.shares}"
-            raise InvalidArgument("counts", f"in [0, {most})", f"[{array.min()}, {array.max()}]", _CURE)
+            raise InvalidArgument("counts", f"in [0, {most})", "others", _CURE)
         checked = array.astype(np.int64)
         sums = checked.sum(axis=1)
         if sums.size:
@@ -272,6 +274,13 @@ class Mechanism(ABC):
                 expected += f" times {self.shares} shares" * (self.shares > 1)
                 raise InvalidArgument("counts", expected, f"row {row} with sum {sums[row]}", _CURE)
         return checked, restore
+
+
+class _Seed(int):
+    """A seed that is not printed: anyone who knows it can predict the noise."""
+
+    def __repr__(self) -> str:
+        return "<hidden>"
 
 
 def _same(result: Any) -> Any:

@@ -14,7 +14,9 @@ from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_VOTES, AnyVotes, check_request
 from .sampling import fair_argmax, fair_argmax_law
 
-__all__ = ["MeanProbabilities", "NoiseFree", "NoiseFreeMajority"]
+__all__ = ["MeanProbabilities", "NoiseFree", "NoiseFreeMajority", "split_votes"]
+
+_SHARES = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +147,8 @@ class MeanProbabilities(NoiseFree):
     in every teacher, so it is not self-bounding for any allowance, and there is no noise to certify.
 
     A teacher splits its vote into 2**24 equal shares, so that the mean is exact and does not depend on the order of the
-    teachers. ``counts`` (B, C) int64 are sums of :meth:`split`. The mean is computed in float64 and rounded to float32
-    once: the same counts give the same bytes on every machine.
+    teachers. ``counts`` (B, C) int64 are sums of :func:`split_votes`. The mean is computed in float64 and rounded once,
+    to float32: the same counts give the same bytes on every machine.
 
     Args:
         classes: C, ``None`` for any.
@@ -154,36 +156,13 @@ class MeanProbabilities(NoiseFree):
         jury, redrawn: see :class:`NoiseFree`; ``counts`` are then those of the jury.
 
     >>> import numpy as np
-    >>> mean = MeanProbabilities()
-    >>> teachers = [mean.split([[0.9, 0.1]]), mean.split([[0.4, 0.6]])]
-    >>> mean.aggregate(sum(teachers))
+    >>> one, other = split_votes([[0.9, 0.1]]), split_votes([[0.4, 0.6]])
+    >>> MeanProbabilities().aggregate(one + other)
     array([[0.65, 0.35]], dtype=float32)
     """
 
-    shares: ClassVar[int] = 2**24
+    shares: ClassVar[int] = _SHARES
     releases: ClassVar[str] = "soft labels"
-
-    def split(self, probabilities: Any) -> IntArray:
-        """Shares ``(..., C)`` int64 for each class, which sum to 2**24, from probabilities ``(..., C)``.
-
-        Probabilities are rounded down to whole shares; what is left goes to the most likely class, the first of equals.
-        Rows with an entry that is not finite count as the uniform row, whatever the rest of them says.
-
-        Raises:
-            InvalidArgument: fewer than two classes. Nothing that depends on the numbers is refused: they are private.
-        """
-        rows = np.array(probabilities, dtype=np.float64)
-        if rows.ndim < 1 or rows.shape[-1] < 2:
-            raise InvalidArgument("probabilities", "of shape (..., classes), two classes or more", rows.shape)
-        rows[~np.isfinite(rows).all(axis=-1)] = 1.0
-        rows = np.clip(rows, 0.0, 1.0)
-        sums = rows.sum(axis=-1, keepdims=True)
-        rows = np.where(sums > 0, rows / np.where(sums > 0, sums, 1.0), 1 / rows.shape[-1])
-        whole = np.floor(rows * self.shares).astype(np.int64)
-        most = rows.argmax(axis=-1)[..., None]
-        left = self.shares - whole.sum(axis=-1, keepdims=True)
-        np.put_along_axis(whole, most, np.take_along_axis(whole, most, axis=-1) + left, axis=-1)
-        return whole
 
     def _notes(self) -> list[str]:
         return [
@@ -196,6 +175,32 @@ class MeanProbabilities(NoiseFree):
 
     def _law(self, counts: IntArray) -> FloatArray:
         return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
+def split_votes(probabilities: Any) -> IntArray:
+    """Shares ``(..., C)`` int64 for each class, which sum to 2**24, from probabilities ``(..., C)``.
+
+    Probabilities are rounded down to whole shares; what is left goes to the most likely class, the first of equals.
+    Rows with an entry that is not finite count as the uniform row, whatever the rest of them says.
+
+    Raises:
+        InvalidArgument: fewer than two classes. Nothing that depends on the numbers is refused: they are private.
+
+    >>> split_votes([0.75, 0.25]).tolist(), split_votes([float("nan"), 1.0]).tolist()
+    ([12582912, 4194304], [8388608, 8388608])
+    """
+    rows = np.array(probabilities, dtype=np.float64)
+    if rows.ndim < 1 or rows.shape[-1] < 2:
+        raise InvalidArgument("probabilities", "of shape (..., classes), two classes or more", rows.shape)
+    rows[~np.isfinite(rows).all(axis=-1)] = 1.0
+    rows = np.clip(rows, 0.0, 1.0)
+    sums = rows.sum(axis=-1, keepdims=True)
+    rows = np.where(sums > 0, rows / np.where(sums > 0, sums, 1.0), 1 / rows.shape[-1])
+    whole = np.floor(rows * _SHARES).astype(np.int64)
+    most = rows.argmax(axis=-1)[..., None]
+    left = _SHARES - whole.sum(axis=-1, keepdims=True)
+    np.put_along_axis(whole, most, np.take_along_axis(whole, most, axis=-1) + left, axis=-1)
+    return whole
 
 
 def _allowance_of_many(teachers: int, classes: int, affected: int) -> float:

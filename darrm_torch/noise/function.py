@@ -168,7 +168,7 @@ class NoiseFunction:
             return noise if claim is None else replace(noise, certificate=_recertified(noise.gamma, claim))
         except DarrmError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidArgument("text", "a noise function written by to_json", text[:80]) from None
 
 
@@ -278,9 +278,10 @@ def constant_noise(
     target: PrivacyGuarantee,
     composed: PrivacyGuarantee | None = None,
 ) -> NoiseFunction:
-    """gamma_const: randomized response on the majority (the paper's Lemma A.1).
+    """gamma_const: randomized response on the majority, by the paper's closed form (its Lemma A.1).
 
-    It has no certificate; :func:`certify` issues one, as below.
+    The closed form is far from the best constant, which ``optimize_noise(shape="constant")`` finds with a certificate.
+    This one has no certificate; :func:`certify` issues one, as below.
 
     Args:
         teachers: K.

@@ -102,7 +102,7 @@ VAGUE_VOTES: tuple[PluralityVotes, ...] = (
 """Weak, average and good teachers with independent errors, and teachers that err on the same items."""
 
 
-def check_plurality_prior(prior: Any) -> tuple[PluralityVotes, ...]:
+def check_plurality_prior(prior: Any, name: str = "prior") -> tuple[PluralityVotes, ...]:
     """``prior`` as a tuple.
 
     Raises:
@@ -110,7 +110,7 @@ def check_plurality_prior(prior: Any) -> tuple[PluralityVotes, ...]:
     """
     parts = (prior,) if isinstance(prior, PluralityVotes) else prior
     if not isinstance(parts, Sequence) or not parts or not all(isinstance(part, PluralityVotes) for part in parts):
-        raise InvalidArgument("prior", "PluralityVotes, or a sequence of them", prior)
+        raise InvalidArgument(name, "PluralityVotes, or a sequence of them", prior)
     return tuple(parts)
 
 

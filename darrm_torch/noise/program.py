@@ -44,7 +44,7 @@ def optimize_noise(
     target: PrivacyGuarantee,
     overlap: int | None = None,
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
-    shape: Literal["monotone", "free"] = "monotone",
+    shape: Literal["monotone", "free", "constant"] = "monotone",
     objective: str = "surrogate",
     on_progress: Callable[[float], None] = lambda excess: None,
 ) -> NoiseFunction:
@@ -60,7 +60,9 @@ def optimize_noise(
         target: the guarantee of one label.
         overlap: r, the largest number of teachers whose training data one record is in; None for all.
         prior: the expected votes. It decides where the noise is small and never affects privacy.
-        shape: "monotone" (more votes for 1 never make label 1 less likely) or "free" (any gamma, as in the paper).
+        shape: "monotone" (more votes for 1 never make label 1 less likely), "free" (any gamma, as in the paper) or
+            "constant" (the same gamma for all votes: the best randomized response on the majority, at least as large as
+            the closed form of :func:`constant_noise`).
         objective: "surrogate", the paper's, drops the absolute value in the expected error; "expected_error" keeps it.
         on_progress: called after each of the few to a few dozen rounds of the search, with the excess of the current
             solution's delta over the target's.
@@ -75,10 +77,14 @@ def optimize_noise(
     ... )
     >>> noise.gamma.round(6).tolist()
     [1.0, 0.333333, 0.333333, 1.0]
+    >>> point, target = PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilon=0.3, delta=3e-5)
+    >>> constant = optimize_noise(teachers=11, teacher=point, target=target, shape="constant")
+    >>> round(float(constant.gamma[0]), 3)
+    0.872
     """
     count = check_integer("teachers", teachers, low=1, high=MOST_OPTIMIZED, cure=TOO_MANY)
-    if shape not in ("monotone", "free"):
-        raise InvalidArgument("shape", '"monotone" or "free"', shape)
+    if shape not in ("monotone", "free", "constant"):
+        raise InvalidArgument("shape", '"monotone", "free" or "constant"', shape)
     problem = _Problem(
         count,
         teacher_region(teacher, count),
@@ -90,7 +96,9 @@ def optimize_noise(
     half = np.ones((count + 1) // 2)
     gamma, certificate = problem.certify(half)
     best = goal.value(half)
-    if not np.all(gamma[count // 2 + 1 :] == 1):
+    if shape == "constant":  # certify found the largest multiple of gamma = 1, to 2^-48
+        best = goal.value(gamma[count // 2 + 1 :]) * (1 + 2.0**-40)
+    elif not np.all(gamma[count // 2 + 1 :] == 1):
         half, best = problem.solve(goal, on_progress)
         gamma, certificate = problem.certify(half)
     gap = max(0.0, best - goal.value(gamma[count // 2 + 1 :]))

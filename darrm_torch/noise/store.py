@@ -37,7 +37,7 @@ def fetch_noise(
     target: PrivacyGuarantee,
     overlap: int | None = None,
     prior: Prior = IndependentVotes(mean=0.75),  # noqa: B008 (frozen)
-    shape: Literal["monotone", "free"] = "monotone",
+    shape: Literal["monotone", "free", "constant"] = "monotone",
     objective: str = "surrogate",
     cache_dir: str | os.PathLike[str] | None = None,
     on_progress: Callable[[float], None] = lambda excess: None,

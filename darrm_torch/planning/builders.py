@@ -61,6 +61,7 @@ _SEARCHED = 1_000_000  # compositions of corners up to which the whole profile i
 _SAMPLED = 350  # the most histograms of a sample that a table looks up
 _LISTED = 1000  # the most histograms for which GNMax prices the label itself
 _LEAST = 1e-6  # of an allowance
+_NOT_PRIVATE = (PrivacyGuarantee(epsilon=math.inf),)  # what teachers promise that promise nothing
 _WORTHWHILE = 1e-3  # below that labels are coins: refused where a mechanism is asked for by name
 
 
@@ -132,18 +133,34 @@ def one_label_by_point(request: Request) -> DaRRM:
 
 
 def optimal(request: Request) -> DaRRM:
-    """The best majority for votes without privacy: each label is private by the mechanism's own randomness."""
+    """The best majority that protects votes by its own randomness, and by the teachers' training where that is stated.
+
+    Without it noise is calibrated on the r votes that one record can affect. With it each vote is protected by itself,
+    and the training behind it protects the record. The better of the two is returned.
+    """
     target, count = request.one_label, request.overlap
+    if request.teacher.is_private:
+        alone = optimal(replace(request, teacher=PrivacyProfile.non_private(), allocation=None))
+        try:
+            epsilon = request.strongest(lambda e: Promised(vote_epsilon=e), 1e-4, 50.0)
+        except InvalidArgument:
+            return alone
+        counted = _optimum(replace(request, overlap=1), PrivacyGuarantee(epsilon=epsilon), _NOT_PRIVATE)
+        return max(counted, alone, key=lambda one: agreement(request, one)[0])
     if request.labels > 1 and request.total_target is not None:
         low = min(target.epsilon / labels for labels, target in request.requirements) * SLACK**2
         epsilon = request.strongest(lambda e: Promised(vote_epsilon=e / count), low, target.epsilon)
         target = PrivacyGuarantee(epsilon=epsilon)
-    return _optimum(request, target, (PrivacyGuarantee(epsilon=math.inf),))
+    return _optimum(request, target, _NOT_PRIVATE)
 
 
 def profile_has_several_points(request: Request) -> bool:
-    """Whether a search can use more of the teachers' profile than one point."""
-    return request.teacher.is_private and len(_profile_points(request)) > 1
+    """Whether a search can use more of the teachers' profile than one point, and a label has a target of its own.
+
+    Many labels of such noise cost what publishing the teachers does, so no noise is better; the search takes longest.
+    """
+    one = request.labels == 1 or request.label_target is not None
+    return one and request.teacher.is_private and len(_profile_points(request)) > 1
 
 
 def _profile_points(request: Request) -> tuple[PrivacyGuarantee, ...]:

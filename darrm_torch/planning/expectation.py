@@ -23,7 +23,7 @@ from ..noise.grid import MOST_TEACHERS
 from ..noise.histograms import standings, votes_within
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, PluralityVotes
 from ..noise.priors import Prior
-from .request import check_any_prior
+from .beliefs import check_any_prior
 
 __all__ = ["expected_accuracy", "expected_agreement", "label_chances", "listed_votes", "plurality_chances"]
 

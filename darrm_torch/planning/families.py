@@ -21,6 +21,8 @@ from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from . import builders
+from .beliefs import Belief, typical_votes
+from .expectation import expected_accuracy
 from .request import Request, missing_target
 from .strategies import RestsOn, Strategy, in_python
 
@@ -37,8 +39,8 @@ class Family:
         build: the strongest mechanism for a request.
         by_any_proof: a stronger one, where more can be proven than what ``rests_on`` says; a plan does not use it.
         rests_on: what its privacy rests on, in a plan.
-        combined: what a plan of many classes calls it where the teachers' training and the mechanism's own randomness
-            are counted together; None: that is not tried.
+        combined: what a plan calls it where the teachers' training and the mechanism's own randomness are counted
+            together; None: that is not tried.
         strengths: the ways of saying how strong it is to be: "allowance", "label_target", "total_target".
         binary: whether it is for two classes only.
         optimised: whether it is optimised for a prior.
@@ -74,7 +76,11 @@ class Family:
 
     def with_training(self) -> Family:
         """The entry whose plan counts the teachers' training, too."""
-        return replace(self, two=None, many=self.combined, rests_on="both", applies=self.combines)
+        return replace(self, two=self.two and self.combined, many=self.combined, rests_on="both", applies=self.combines)
+
+    def typical_prior(self, classes: int) -> Belief:
+        """The prior that it is optimised for where none is stated."""
+        return typical_votes(classes, plain=self.rests_on == "randomness")
 
     def strongest(self, request: Request, build: builders.Build | None = None) -> Mechanism:
         """The mechanism with the least noise that keeps the targets, or the allowance; by ``build`` if that is given.
@@ -94,7 +100,7 @@ class Family:
     def rows(self, request: Request) -> list[Strategy]:
         """Its strategies for a request: one, none where it does not apply, two where fewer teachers are tried."""
         if self.rests_on == "randomness":
-            request = replace(request, teacher=PrivacyProfile.non_private(), allocation=None)
+            request = request.with_plain_teachers()
         if not self.applies(request):
             return []
         try:
@@ -118,6 +124,7 @@ class Family:
             voters=getattr(mechanism, "jury", None) or request.teachers,
             label=None,
             total=None,
+            accuracy=None,
             agreement=None,
             meets=False,
             reason=reason,
@@ -137,13 +144,18 @@ class Family:
             )
             if target is not None and bound.epsilon > target.epsilon
         ]
+        row = self._strategy(request, mechanism=mechanism)
         agreement, error = builders.agreement(request, mechanism)
+        accuracy, error_too = expected_accuracy(
+            mechanism, teachers=row.voters, classes=request.classes, prior=request.belief
+        )
         row = replace(
-            self._strategy(request, mechanism=mechanism),
+            row,
             label=label,
             total=total,
+            accuracy=accuracy,
             agreement=agreement,
-            standard_error=error,
+            standard_error=max(error, error_too),
             meets=not over,
         )
         row = replace(row, reason=self.explain(request, row), code=self._code(request, mechanism))
@@ -167,7 +179,7 @@ class Family:
                 given |= {"labels": labels, "total_target": request.total_target}
             else:
                 given["label_target"] = request.one_label
-        if self.optimised and not request.has_default_prior:
+        if self.optimised and request.prior not in (None, self.typical_prior(request.classes)):
             given["prior"] = request.prior
         arguments = ", ".join(f"{name}={in_python(value)}" for name, value in given.items() if value is not None)
         return f'dt.strongest_mechanism("{self.kind}", {arguments})'
@@ -213,6 +225,7 @@ FAMILIES: dict[str, Family] = {
             kind="optimal",
             two="optimal majority",
             many=None,
+            combined="optimal majority + training",
             build=builders.optimal,
             binary=True,
             optimised=True,
@@ -256,10 +269,11 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             kind="gnmax-label",
-            two=None,
+            two="GNMax, calibrated on the label",
             many="GNMax, calibrated on the label",
             combined="GNMax + training",
             combines=builders.gaussian_prices_the_label,
+            applies=lambda request: request.classes > 2 or builders.gaussian_prices_the_label(request),
             build=builders.gaussian("label"),
         ),
         Family(
@@ -308,7 +322,7 @@ FAMILIES: dict[str, Family] = {
 def families(classes: int) -> tuple[Family, ...]:
     """What a plan tries, in its order of preference; entries that count the teachers' training too come last."""
     known = [family for family in FAMILIES.values() if family.name(classes) is not None]
-    return (*known, *(family.with_training() for family in known if classes > 2 and family.combined))
+    return (*known, *(family.with_training() for family in known if family.combined))
 
 
 def check_kind(kind: str, name: str = "kind") -> Family:
@@ -366,6 +380,8 @@ def strongest_mechanism(
     (6.38, 8.0)
     """
     family = check_kind(kind)
+    if prior is None and family.binary and classes == 2:
+        prior = typical_votes(2, plain=family.rests_on == "randomness" and teacher is None)
     if allowance is not None and (not family.adds_up or label_target is not None or total_target is not None):
         additive = " or ".join(one.kind for one in FAMILIES.values() if one.adds_up)
         raise InvalidArgument("allowance", f"given without targets, for {additive}", allowance)

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from .beliefs import Belief
+from .one_model import OneModel
 from .request import Request
 from .strategies import Strategy
 
 __all__ = ["plan_text", "plan_values", "round_down"]
 
 _WIDTH = 79
-_POOR = 0.1  # above the agreement of a label drawn at random
+_POOR = 0.1  # above the accuracy of a label drawn at random
 
 
 def plan_values(request: Request, rows: Sequence[Strategy], best: Strategy | None) -> dict[str, Any]:
@@ -28,6 +30,7 @@ def plan_values(request: Request, rows: Sequence[Strategy], best: Strategy | Non
         "label_target": _pair(request.label_target),
         "total_target": _pair(request.total_target),
         "prior": repr(request.prior),
+        "plain_prior": repr(request.plain_prior),
         "allocation": None if request.allocation is None else request.allocation.to_dict(),
         "recommendation": None if best is None else best.name,
         "strategies": [row.to_dict() for row in rows],
@@ -35,7 +38,11 @@ def plan_values(request: Request, rows: Sequence[Strategy], best: Strategy | Non
 
 
 def plan_text(
-    request: Request, rows: Sequence[Strategy], best: Strategy | None, juries_win_from: float | None = None
+    request: Request,
+    rows: Sequence[Strategy],
+    best: Strategy | None,
+    juries_win_from: float | None = None,
+    one_model: OneModel | None = None,
 ) -> str:
     """A plan for a screen of 80 columns: the question, a table, the recommendation, and why not the others."""
     paragraphs = [_question(request), "", *_table(request, rows), "", *_notes(request, rows), ""]
@@ -47,13 +54,15 @@ def plan_text(
         paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: {best.code}"]
         if request.allocation is not None:
             paragraphs.insert(-1, _price_of_leaks(request, best))
-        if (best.agreement or 0.0) < 1 / request.classes + _POOR:
+        if (best.accuracy or 0.0) < 1 / request.classes + _POOR:
             chance = "a coin" if request.classes == 2 else "guessing"
             paragraphs.append(
                 f"That is hardly better than {chance}: train teachers with more privacy of their own, put each record "
                 "into the training data of fewer teachers, or allow more."
             )
-        paragraphs += ["", "The others:"] if len(rows) > 1 else []
+    paragraphs += [] if one_model is None else [str(one_model)]
+    if best is not None and len(rows) > 1:
+        paragraphs += ["", "The others:"]
     paragraphs += [f"- {row.name}: {row.reason}" for row in rows if row is not best]
     return "\n".join(_wrapped(text) for text in paragraphs)
 
@@ -71,9 +80,12 @@ def _question(request: Request) -> str:
     if request.allocation is not None:
         stated = ", as stated by the user" * (request.allocation.source == "stated")
         affected = f"each {request.allocation.unit} drew {request.overlap} of them at random and in secret{stated}"
+    votes = _belief(request.belief if request.teacher.is_private else request.plain_prior)
+    if request.teacher.is_private and request.plain_prior not in (None, request.prior):
+        votes += f"; of teachers trained without privacy: {_belief(request.plain_prior)}"
     return (
         f"{request.teachers} teachers, {_promise(request)}; {affected}; "
-        f"{request.labels} {label}. Target: {' and '.join(targets)}. Votes: {_belief(request)}."
+        f"{request.labels} {label}. Target: {' and '.join(targets)}. Votes: {votes}."
     )
 
 
@@ -81,11 +93,15 @@ def _table(request: Request, rows: Sequence[Strategy]) -> list[str]:
     many = request.labels > 1
     names = [row.name + " *" * row.own_randomness for row in rows]
     wide = max(31, *map(len, names))
-    of_one = 48 - wide
-    lines = [f"  {'strategy':<{wide}}{'agreement':>11}{'epsilon of one':>{of_one}}{'of all' * many:>{12 * many}}  kept"]
+    head = (
+        f"  {'strategy':<{wide}}{'accuracy':>9}{'agreement':>10}{'eps of one':>11}{'of all' * many:>{9 * many}}  kept"
+    )
+    lines = [head]
     for name, row in zip(names, rows, strict=True):
-        numbers = "none".rjust(11) if row.agreement is None else f"{round_down(row.agreement):>11.3f}"
-        for bound, width in ((row.label, of_one), (row.total, 12))[: 1 + many]:
+        numbers = ""
+        for share, width in ((row.accuracy, 9), (row.agreement, 10)):
+            numbers += ("none" if share is None else f"{round_down(share):.3f}").rjust(width)
+        for bound, width in ((row.label, 11), (row.total, 9))[: 1 + many]:
             numbers += ("none" if bound is None else format_bound(bound.epsilon)).rjust(width)
         lines.append(f"  {name:<{wide}}{numbers}  {'yes' if row.meets else 'no'}")
     return lines
@@ -142,10 +158,11 @@ def _notes(request: Request, rows: Sequence[Strategy]) -> list[str]:
     exactness = f"to a standard error of {error:.1g}" if error else "exact"
     deltas = dict.fromkeys(format_bound(bound.delta, 3) for bound in (rows[0].label, rows[0].total) if bound)
     notes = [
-        f"Agreement: with the {request.winner} of all teachers, expected under the prior, {exactness}."
+        f"Accuracy: how often a label is the true class. Agreement: with the {request.winner} of all teachers. Both "
+        f"are expected under the stated votes, {exactness}."
         + (f" Epsilons in nats, at delta {', '.join(deltas)}." if deltas else ""),
         "* Rests on the mechanism's own randomness alone, another assumption: the teachers may be trained without "
-        "privacy (and are then often better), but must themselves stay secret for ever.",
+        "privacy (the accuracy is that of such teachers), but must themselves stay secret for ever.",
     ]
     if any(row.rests_on == "both" for row in rows):
         notes.append(
@@ -163,12 +180,12 @@ def _promise(request: Request) -> str:
     return "each " + " and ".join(map(str, request.teacher.guarantees()))
 
 
-def _belief(request: Request) -> str:
-    if not isinstance(request.prior, tuple):
-        return str(request.prior)
+def _belief(belief: Belief | None) -> str:
+    if not isinstance(belief, tuple):
+        return str(belief)
     parts = [
         f"{one.accuracy:g}" + f" (concentration {one.concentration:g})" * math.isfinite(one.concentration)
-        for one in request.prior
+        for one in belief
     ]
     return f"teachers are right with chance {' or '.join(parts)}{', equally likely' * (len(parts) > 1)}"
 

@@ -17,14 +17,17 @@ from scipy import optimize
 from ..arguments import checked
 from ..errors import DarrmError, check_integer, check_number
 from ..mechanisms.noise_free import NoiseFreeMajority
-from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
-from ..noise.priors import IndependentVotes, Prior, check_prior
+from ..mechanisms.plurality import MOST_CLASSES
+from ..noise.plurality_priors import PluralityPrior
+from ..noise.priors import Prior
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..reprs import fenced
 from . import builders
+from .beliefs import Accuracy, stated_beliefs
 from .families import Family, families
+from .one_model import OneModel, one_model
 from .presentation import plan_text, plan_values, round_down
 from .request import SLACK, Request, missing_target
 from .strategies import Strategy
@@ -77,17 +80,20 @@ class TeachersNeeded:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Request):
-    """Every strategy for a budget, best first: those that keep it, by agreement.
+    """Every strategy for a budget, best first: those that keep it, by expected accuracy.
 
-    Agreements that are equal to three digits count as equal. Then no noise comes before noise, and randomness that
+    Accuracies that are equal to three digits count as equal. Then no noise comes before noise, and randomness that
     protects whatever the teachers are comes before noise that rests on their training.
 
     Attributes:
-        teachers, classes, teacher, overlap, labels, label_target, total_target, prior, allocation: the question,
-            checked; ``teacher`` is the profile that holds for each.
+        teachers, classes, teacher, overlap, labels, label_target, total_target, allocation: the question, checked;
+            ``teacher`` is the profile that holds for each.
+        prior: how the teachers are believed to vote.
+        plain_prior: how teachers that are trained without privacy are believed to vote.
         rows: the strategies.
         juries_win_from: with random allocation, the epsilon of all labels (or of one) from which a noise-free jury
             agrees more often than self-bounding noise of the same price; None if it nowhere does.
+        one_model: one private model that keeps the target, for discussion; None unless the teachers' DP-SGD is known.
 
     Raises:
         InvalidArgument: a value out of range, or no target.
@@ -95,6 +101,7 @@ class Plan(Request):
 
     rows: tuple[Strategy, ...] = ()
     juries_win_from: float | None = None
+    one_model: OneModel | None = None
 
     def __post_init__(self) -> None:
         check_integer("teachers", self.teachers, low=1, high=_MOST_TEACHERS)
@@ -104,10 +111,15 @@ class Plan(Request):
         for name in ("label_target", "total_target"):
             if (target := getattr(self, name)) is not None:
                 check_number(f"{name}.epsilon", target.epsilon, low=0.0, low_open=True, high=math.inf, high_open=True)
-        prior: Any = self.prior
-        if self.classes == 2:
-            prior = check_prior(IndependentVotes() if prior is None else prior)
-        object.__setattr__(self, "prior", check_plurality_prior(VAGUE_VOTES) if prior is None else prior)
+        private, plain = stated_beliefs(
+            teachers=self.teachers,
+            classes=self.classes,
+            is_private=self.teacher.is_private,
+            prior=self.prior,
+            plain_prior=self.plain_prior,
+        )
+        object.__setattr__(self, "prior", private)
+        object.__setattr__(self, "plain_prior", plain)
 
     @property
     def best(self) -> Strategy | None:
@@ -212,7 +224,8 @@ class Plan(Request):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
-        return plan_values(self, self.rows, self.best) | {"juries_win_from": self.juries_win_from}
+        values = plan_values(self, self.rows, self.best) | {"juries_win_from": self.juries_win_from}
+        return values | {"one_model": None if self.one_model is None else self.one_model.to_dict()}
 
     def __repr__(self) -> str:
         best = "nothing keeps the target" if self.best is None else f"best {self.best.name}"
@@ -224,7 +237,7 @@ class Plan(Request):
 
     def __str__(self) -> str:
         """For 80 columns."""
-        return plan_text(self, self.rows, self.best, self.juries_win_from)
+        return plan_text(self, self.rows, self.best, self.juries_win_from, self.one_model)
 
     def _scaled(self, factor: float) -> Plan:
         def scaled(target: PrivacyGuarantee | None) -> PrivacyGuarantee | None:
@@ -255,11 +268,20 @@ def plan(
     label_target: PrivacyGuarantee | None = None,
     total_target: PrivacyGuarantee | None = None,
     prior: Prior | PluralityPrior | None = None,
+    plain_prior: Prior | PluralityPrior | None = None,
+    teacher_accuracy: Accuracy | None = None,
+    plain_accuracy: Accuracy | None = None,
     classes: int = 2,
     allocation: RandomAllocation | None = None,
     on_progress: Callable[[str], None] = lambda kind: None,
 ) -> Plan:
-    """Every strategy for a budget: its proven cost, how often it reports the majority or the plurality, and why.
+    """Every strategy for a budget: its proven cost, how often its labels are right, and why.
+
+    Strategies that rest on the teachers' training need private teachers. The mechanism's own randomness also protects
+    teachers that are trained without privacy, which are often better. So their accuracies are two beliefs, and the plan
+    compares labels by their expected accuracy under the belief that applies. Beliefs must come from public knowledge:
+    for instance the accuracies of teachers that are trained, with and without noise, on a public data set of the same
+    kind. They never affect privacy.
 
     Args:
         teachers: K.
@@ -269,10 +291,16 @@ def plan(
         labels: Q, how many labels will be released.
         label_target: what each label must keep by itself.
         total_target: what all labels together must keep. One of the two targets is needed.
-        prior: how the teachers are believed to vote; from public knowledge. None: ``IndependentVotes(mean=0.75)``
-            for two classes; for more, a vague prior: a teacher is right with chance 0.5, 0.7 or 0.9, independently of
-            the others, or with chance 0.7 where the same items are hard for all. For more than two classes
-            :class:`PluralityVotes`, or several.
+        prior: how the teachers are believed to vote, the true class being 1. None: as ``teacher_accuracy`` says; where
+            nothing is stated, ``BetaVotes(a=1.6, b=0.4)`` for two classes (a teacher is right with chance 0.8, and
+            items are easy or hard for all of them); for more, a vague prior: a teacher is right with chance 0.5, 0.7
+            or 0.9, independently of the others, or with chance 0.7 where the same items are hard for all. For more
+            than two classes :class:`PluralityVotes`, or several.
+        plain_prior: how teachers trained without privacy are believed to vote. None: as ``plain_accuracy`` says, or
+            else as ``prior``; where nothing is stated, one is as accurate as the majority of many private ones.
+        teacher_accuracy: instead of ``prior``: the accuracy of one teacher, in (1 / C, 1), or a pair: of one teacher
+            and of the majority of all. The pair says how far the teachers err on the same items.
+        plain_accuracy: instead of ``plain_prior``: that of teachers trained without privacy.
         classes: C. With two, noise is DaRRM's; with more, tables of many classes take its place.
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. All strategies that rest on the teachers are then priced with it; ``overlap`` is that of the
@@ -290,6 +318,16 @@ def plan(
     >>> answer.best.name, round(answer.best.agreement, 2)
     ('self-bounding plurality', 0.77)
     """
+    if teacher_accuracy is not None or plain_accuracy is not None:
+        prior, plain_prior = stated_beliefs(
+            teachers=check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS),
+            classes=check_integer("classes", classes, low=2, high=MOST_CLASSES),
+            is_private=teacher is not None,
+            prior=prior,
+            plain_prior=plain_prior,
+            teacher_accuracy=teacher_accuracy,
+            plain_accuracy=plain_accuracy,
+        )
     question = Plan(
         teachers=teachers,
         classes=classes,
@@ -299,11 +337,12 @@ def plan(
         label_target=label_target,
         total_target=total_target,
         prior=prior,  # type: ignore[arg-type]
+        plain_prior=plain_prior,  # type: ignore[arg-type]
         allocation=allocation,
     )
     if allocation is not None and question.teacher.is_private:
         question = replace(question, juries_win_from=_juries_win_from(question))
-    return _solved(question, on_progress)
+    return _solved(replace(question, one_model=one_model(question)), on_progress)
 
 
 def _juries_win_from(question: Plan) -> float | None:
@@ -341,24 +380,25 @@ def _solved(question: Plan, on_progress: Callable[[str], None] = lambda kind: No
             rows += family.rows(question)
         on_progress(family.kind)
     rows = [row for row in rows if row.rests_on != "both" or _gains(row, rows)]
-    rows.sort(key=lambda row: (not row.meets, row.agreement is None, -round(row.agreement or 0.0, 3)))
+    rows.sort(key=lambda row: (not row.meets, row.accuracy is None, -round(row.accuracy or 0.0, 3)))
     return replace(question, rows=tuple(replace(row, reason=row.reason + _compared(row, rows)) for row in rows))
 
 
 def _compared(row: Strategy, rows: Sequence[Strategy]) -> str:
     """How a strategy that keeps the targets compares with the best, and the best with the next."""
     best = rows[0]
-    if not row.meets or row.agreement is None or best.agreement is None:
+    if not row.meets or row.accuracy is None or best.accuracy is None:
         return ""
     if row is not best:
-        if round(best.agreement, 3) > round(row.agreement, 3):
-            less = best.agreement - row.agreement
-            return f" It keeps the target but agrees less often than {best.name}, by {less:.3f}."
-        return f" It agrees as often as {best.name}, which needs less."
+        if round(best.accuracy, 3) > round(row.accuracy, 3):
+            return (
+                f" It keeps the target but is right less often than {best.name}, by {best.accuracy - row.accuracy:.3f}."
+            )
+        return f" It is right as often as {best.name}, which needs less."
     second = next((other for other in rows[1:] if other.meets), None)
     if second is None:
         return ""
-    text = f" Next best: {second.name}, {round_down(second.agreement or 0):.3f}."
+    text = f" Next best: {second.name}, {round_down(second.accuracy or 0):.3f}."
     free = next((one for one in rows if one.kind == "noise-free" and not one.meets), None)
     if free is not None and free.total is not None and math.isfinite(free.total.epsilon):
         text += f" Without noise all teachers would cost {free.total.guarantee}."
@@ -366,9 +406,9 @@ def _compared(row: Strategy, rows: Sequence[Strategy]) -> str:
 
 
 def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
-    """Whether counting the teachers' training, too, is worth a row: the mechanism alone agrees less often."""
-    alone = [one.agreement or 0.0 for one in rows if one.own_randomness and type(one.mechanism) is type(row.mechanism)]
-    return row.meets and round(row.agreement or 0.0, 3) > round(max(alone, default=0.0), 3)
+    """Whether counting the teachers' training, too, is worth a row: the mechanism alone is right less often."""
+    alone = [one.accuracy or 0.0 for one in rows if one.own_randomness and type(one.mechanism) is type(row.mechanism)]
+    return row.meets and round(row.accuracy or 0.0, 3) > round(max(alone, default=0.0), 3)
 
 
 def _best(rows: Sequence[Strategy]) -> Strategy | None:

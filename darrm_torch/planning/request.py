@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
@@ -14,15 +14,16 @@ from ..mechanisms.gaussian import pure_composition
 from ..mechanisms.plurality import MOST_CLASSES
 from ..noise.grid import MOST_TEACHERS
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
-from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
+from ..noise.priors import Prior
 from ..noise.regions import check_overlap, check_target, teacher_profile
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.release import PricedMechanism
 from ..privacy.totals import TotalPrivacy, total_privacy
+from .beliefs import Belief, check_any_prior, typical_votes
 
-__all__ = ["SLACK", "Promised", "Request", "check_any_prior", "missing_target"]
+__all__ = ["SLACK", "Promised", "Request", "missing_target"]
 
 SLACK = 1 - 1e-9
 """Calibration aims at this share of a target, so that rounding in the final price does not exceed it."""
@@ -45,7 +46,8 @@ class Request:
         label_target: what each label must keep by itself.
         total_target: what all labels together must keep.
         allowance: m: a label costs what m teachers do. Given instead of targets.
-        prior: how the teachers are believed to vote; None: the default of each mechanism.
+        prior: how the teachers are believed to vote; None: as is typical.
+        plain_prior: how teachers trained without privacy would vote; None: as ``prior`` says, or as is typical.
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. ``overlap`` is then that of the allocation, and may be left out.
 
@@ -61,7 +63,8 @@ class Request:
     label_target: PrivacyGuarantee | None = None
     total_target: PrivacyGuarantee | None = None
     allowance: float | None = None
-    prior: Prior | tuple[PluralityVotes, ...] | None = None
+    prior: Belief | None = None
+    plain_prior: Belief | None = None
     allocation: RandomAllocation | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +90,9 @@ class Request:
             if self.allowance is None
             else check_number("allowance", self.allowance, low=1e-6, high=math.inf, high_open=True),
             "prior": None if self.prior is None else check_any_prior(self.prior, classes),
+            "plain_prior": None
+            if self.plain_prior is None
+            else check_any_prior(self.plain_prior, classes, "plain_prior"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -115,15 +121,20 @@ class Request:
         )
 
     @property
+    def belief(self) -> Belief:
+        """How the teachers are believed to vote."""
+        return typical_votes(self.classes) if self.prior is None else self.prior
+
+    @property
     def majority_prior(self) -> Prior:
         """The prior that noise for two classes is optimised for.
 
         Raises:
             InvalidArgument: the prior is one for many classes.
         """
-        if isinstance(self.prior, tuple):
+        if isinstance(self.belief, tuple):
             raise InvalidArgument("prior", "IndependentVotes, SharedVotes or BetaVotes", self.prior)
-        return self.prior or IndependentVotes()
+        return self.belief
 
     @property
     def plurality_prior(self) -> tuple[PluralityVotes, ...]:
@@ -134,15 +145,10 @@ class Request:
         """
         return check_plurality_prior(VAGUE_VOTES if self.prior is None else self.prior)
 
-    @property
-    def has_default_prior(self) -> bool:
-        """Whether the prior is what None stands for."""
-        return self.prior in (None, IndependentVotes() if self.classes == 2 else VAGUE_VOTES)
-
-    @property
-    def belief(self) -> Prior | tuple[PluralityVotes, ...]:
-        """How the teachers are believed to vote."""
-        return self.majority_prior if self.classes == 2 else self.plurality_prior
+    def with_plain_teachers(self) -> Request:
+        """The same question about teachers that are trained without privacy, and where every draw is known."""
+        belief = self.plain_prior or self.prior or typical_votes(self.classes, plain=True)
+        return replace(self, teacher=PrivacyProfile.non_private(), allocation=None, prior=belief, plain_prior=None)
 
     @property
     def allowance_overlaps(self) -> tuple[int, ...]:
@@ -240,13 +246,6 @@ class Promised:
             return None
         epsilon = self.vote_epsilon * overlap
         return pure_composition(epsilon, epsilon**2 / 2, labels=labels, delta=delta)
-
-
-def check_any_prior(prior: Any, classes: int) -> Prior | tuple[PluralityVotes, ...]:
-    """``prior`` as it is stored: one for two classes as it is, one or several for many classes as a tuple."""
-    if classes == 2 and isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
-        return prior
-    return check_plurality_prior(prior)
 
 
 def missing_target() -> InvalidArgument:

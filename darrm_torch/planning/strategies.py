@@ -28,12 +28,15 @@ class Strategy:
         mechanism: ready to use, as strong as the target allows; None where there is none.
         voters: how many of the teachers vote.
         label, total: the proven cost of one label, and of all; None without a mechanism.
-        agreement: the chance under the prior that a label is the majority, or the plurality, of all K teachers' votes
+        accuracy: the chance under the prior that a label is the true class; None without a mechanism. The prior is that
+            of teachers trained without privacy where ``rests_on`` is "randomness".
+        agreement: the chance under that prior that a label is the majority, or the plurality, of all K teachers' votes
             (where classes tie for it, each of them counts); None without a mechanism.
         meets: whether it keeps every target.
         reason: why it wins, loses or fails.
         code: how to build it in Python (``dt`` is this package); empty without a mechanism.
-        standard_error: of ``agreement``; 0 where it is exact, as always for two classes.
+        standard_error: of ``accuracy`` and ``agreement``, the larger; 0 where they are exact, as always for two
+            classes.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class Strategy:
     voters: int
     label: TotalPrivacy | None
     total: TotalPrivacy | None
+    accuracy: float | None
     agreement: float | None
     meets: bool
     reason: str
@@ -79,6 +83,7 @@ class Strategy:
             "kind": self.kind,
             "strategy": self.name,
             "meets": self.meets,
+            "accuracy": self.accuracy,
             "agreement": self.agreement,
             "standard_error": self.standard_error,
             "rests_on": self.rests_on,

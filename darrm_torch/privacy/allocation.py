@@ -90,8 +90,11 @@ class RandomAllocation:
             f"{self.unit}s and of all data ({whose}).",
             f"Unit: the {self.unit} that draws is the {self.unit} that the teachers' accounting protects, added or "
             "removed. Rows that share a draw, such as those of one person, cost far more.",
+            "No refusal: no check of private contents, such as one for duplicates, decided whether a training ran. Ids "
+            "are unique by schema, or rows drew for themselves.",
             "Nothing chosen: shards were not balanced, resized or drawn again, and no teacher was chosen, weighted or "
-            "stopped early by private results.",
+            f"stopped early by private results. A {self.unit} held out for validation was held out by a coin of its "
+            "own, not to reach a fixed number.",
             "Public constants: sample rate, steps, expected batch size, clipping bound and noise do not depend on a "
             "shard; empty shards train too.",
             "Secret draws: key, lists, sizes of shards, durations, loss curves, and everything else that shows them, "

@@ -54,6 +54,11 @@ def assumptions_of(
         )
     if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in profiles):
         assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")
+    if common := max((getattr(profile.reading, "common", 0) for profile in profiles), default=0):
+        assumed.append(
+            f"Common part: {common} weights and buffers are the same in all teachers, such as a frozen trunk. They "
+            "come from public data, not from the private records."
+        )
     assumed += [
         "Votes: each label has votes of its own, privatized with independent randomness."
         if fresh

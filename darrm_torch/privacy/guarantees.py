@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InvalidArgument, check_number
 
 __all__ = ["PrivacyGuarantee"]
 
 
+_Class = TypeVar("_Class", bound=type)
+
+
+def _built_by_name(kind: _Class) -> _Class:
+    """Refuse positional arguments in a sentence: two numbers in a row are easily exchanged."""
+    build = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(build)
+    def build_by_name(self: Any, *numbers: Any, **named: Any) -> None:
+        if numbers:
+            cure = "Write PrivacyGuarantee(epsilon=..., delta=...)."
+            raise InvalidArgument("epsilon and delta", "given by name", numbers, cure)
+        build(self, **named)
+
+    kind.__init__ = build_by_name  # type: ignore[misc]
+    return kind
+
+
+@_built_by_name
 @dataclass(frozen=True, kw_only=True, order=False)
 class PrivacyGuarantee:
     """(epsilon, delta)-differential privacy under adding or removing one record.

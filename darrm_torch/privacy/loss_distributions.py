@@ -12,6 +12,7 @@ from scipy import special
 
 from ..arrays import FloatArray
 from ..bisection import last_true
+from ..limits import MOST_CELLS
 from .guarantees import PrivacyGuarantee
 from .loss_grids import Composed, LossGrid, compose_grids, connect_the_dots, sampled_gaussian
 
@@ -39,12 +40,17 @@ LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only add
 _UNIT = 2.0**-53
 _FINEST_TILTED = 1e-9
 _LEAST_NOISE = 0.2
+_NO_NOISE, _LARGEST_NOISE = 2.0**-10, 2.0**20  # less counts as none; more counts as this
+_MOST_RUNS = 256  # of different noise or rate, for each of which dp_accounting takes some hundredths of a second
 _SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are made for powers of this; smaller deltas are left to Renyi
 
 
 @dataclass(frozen=True)
 class LossDistribution:
-    """The privacy loss of all releases together, one probability mass function for each direction."""
+    """The privacy loss of all releases together, one probability mass function for each direction.
+
+    Where these would not fit in memory there are none, the allowance is infinite, and Renyi accounting remains.
+    """
 
     pmfs: tuple[Any, ...]
     allowance: float
@@ -70,7 +76,8 @@ class LossDistribution:
         return epsilon
 
     def _convolved(self, epsilon: float) -> float:
-        return max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs) + self.allowance
+        convolved = max((float(pmf.get_delta_for_epsilon(epsilon)) for pmf in self.pmfs), default=1.0)
+        return convolved + self.allowance
 
 
 class RepeatedPromise:
@@ -117,12 +124,17 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     """The loss distribution of DP-SGD runs and of the worst releases that keep ``promises``, all composed."""
     from dp_accounting.pld import pld_pmf
 
+    if any(noise < _NO_NOISE for noise, *_ in dp_sgd):
+        return LossDistribution((), math.inf, None)
+    dp_sgd = _fewer_runs(dp_sgd)
     step = grid_step(dp_sgd, promises)
     pmfs, widest = [], 1
     for added in (False, True):
         parts = [(_dp_sgd_step(noise, rate, step, added), count) for noise, rate, count in dp_sgd]
         parts += [(_promise(points, step), count) for points, count in promises]
         widest = max(widest, *(pmf.size for pmf, _ in parts))
+        if sum(_composed_size(pmf, count) for pmf, count in parts) > MOST_CELLS:
+            return LossDistribution((), math.inf, dp_sgd if not promises else None)
         composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
         pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
     # The allowance bounds the rounding error of delta at any epsilon, in units of 2^-53. One release: its curve
@@ -134,6 +146,36 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     cells = max(pmf.size for pmf in pmfs)
     units = 16 * (releases * (widest + math.log2(2 * cells) * math.sqrt(cells)) + cells)
     return LossDistribution(tuple(pmfs), units * _UNIT, dp_sgd if not promises else None)
+
+
+def _fewer_runs(dp_sgd: DpSgd) -> DpSgd:
+    """At most ``_MOST_RUNS`` runs that cost at least as much: noise is rounded down, the sample rate up.
+
+    DP-SGD is monotone in both (:meth:`PrivacyProfile.weakest`). Fewer runs stay as they are, up to a noise so large
+    that its square would not be a number.
+    """
+    dp_sgd = tuple((min(noise, _LARGEST_NOISE), rate, steps) for noise, rate, steps in dp_sgd)
+    digits, runs = 2.0**12, dict[tuple[float, float], int]()
+    while len(dp_sgd) > _MOST_RUNS and (not runs or len(runs) > _MOST_RUNS):
+        runs = {}
+        for noise, rate, steps in dp_sgd:
+            weaker = (
+                min(noise, 2.0 ** (math.floor(math.log2(noise) * digits) / digits)),
+                min(1.0, max(rate, 2.0 ** (math.ceil(math.log2(rate) * digits) / digits))),
+            )
+            runs[weaker] = runs.get(weaker, 0) + steps
+        digits /= 2
+    return tuple((*run, steps) for run, steps in sorted(runs.items())) if runs else dp_sgd
+
+
+def _composed_size(pmf: Any, count: int) -> int:
+    """The number of cells of ``count`` such releases together, as `dp_accounting` will cut it off."""
+    from dp_accounting.pld import common
+
+    if count == 1 or pmf.size * count <= MOST_CELLS // 64:
+        return int(pmf.size * count)
+    low, high = common.compute_self_convolve_bounds(pmf.to_dense_pmf()._probs, count, _TAIL)
+    return int(high - low)
 
 
 def _small_epsilon(dp_sgd: DpSgd, delta: float) -> float:

@@ -171,7 +171,8 @@ class Composed:
         weights = -np.expm1(np.minimum(epsilon - losses, 0.0)) * np.exp(
             np.minimum(self.scale - self.tilt * losses, 700.0)
         )
-        proven = float(weights @ self.grid.masses[first:]) + self.error * float(np.linalg.norm(weights))
+        with np.errstate(over="ignore"):
+            proven = float(weights @ self.grid.masses[first:]) + self.error * float(np.linalg.norm(weights))
         return min(1.0, (self.grid.infinite + proven) * self.factor)
 
     def curve(self, low: int, high: int) -> FloatArray:

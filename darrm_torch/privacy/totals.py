@@ -165,7 +165,7 @@ def total_privacy(
     (0.0751, 'publishing the teachers')
     """
     profiles = as_profiles("teachers", teachers)
-    if neighbours not in ("add/remove", "replace-one"):
+    if not isinstance(neighbours, str) or neighbours not in ("add/remove", "replace-one"):
         raise InvalidArgument("neighbours", '"add/remove" or "replace-one"', neighbours)
     if neighbours == "replace-one":
         replaced = {profile: profile.for_replacement() for profile in profiles}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import checked
+from ..arguments import checked, is_dense
 from ..errors import InvalidArgument
 from ..files import keep_copy, write_whole
+from ..limits import MOST_BYTES, check_file, check_unpacked
 
-__all__ = ["FORMAT", "FORMAT_KEY", "Checkpoint", "check_format", "load_teacher", "migrate", "weights_digest"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_KEY",
+    "Checkpoint",
+    "check_format",
+    "common_weights",
+    "equal_bits",
+    "filled_buffers",
+    "load_teacher",
+    "migrate",
+    "read_teacher_file",
+    "weights_digest",
+]
 
 # The number in files that this library writes. Files of format 1, and those of other libraries, have none.
 FORMAT, FORMAT_KEY = 2, "darrm_torch_format"
@@ -93,6 +106,53 @@ def weights_digest(module: Any) -> str:
     return digest.hexdigest()
 
 
+def equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, bit for bit."""
+    if one is other:
+        return True
+    if (one.shape, one.dtype, one.device, one.layout) != (other.shape, other.dtype, other.device, other.layout):
+        return False
+    if one.layout != torch.strided or one.is_quantized or not one.dim():
+        return torch.equal(one, other)
+    mine, theirs = (each.detach().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+    return torch.equal(mine, theirs)
+
+
+def common_weights(modules: Sequence[Any]) -> dict[str, Tensor]:
+    """The weights and buffers that all modules or state dicts have in common, bit for bit, by their names; none of one.
+
+    They were not trained, or the modules are copies: a frozen trunk, the base of adapters.
+    """
+    if len(modules) < 2:
+        return {}
+    first, *others = (dict(named_weights(module)) for module in modules)
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in one and equal_bits(value, one[name]) for one in others)
+    }
+
+
+def filled_buffers(module: Any, initial: Any) -> list[str]:
+    """Names of buffers that training may have filled; of a state dict, only running statistics are known to be such.
+
+    Those that equal the weights ``initial`` were not filled.
+    """
+    before = {} if initial is None else dict(named_weights(initial))
+    same = {name for name, value in named_weights(module) if name in before and equal_bits(value, before[name])}
+    if isinstance(module, Mapping):
+        buffers = {name: value for name, value in module.items() if name.endswith(("running_mean", "running_var"))}
+    else:
+        buffers = dict(unwrap_module(module).named_buffers())
+    return [
+        name
+        for name, value in buffers.items()
+        if not name.endswith("num_batches_tracked")
+        and ".".join(unwrap_name(name)) not in same
+        and bool((value != name.endswith("running_var")).any())
+    ]
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -122,14 +182,16 @@ class Checkpoint:
             InvalidArgument: the file cannot be read, holds no weights or weights that are not finite, or was written
                 by a newer version of this library.
         """
+        expected = "a readable checkpoint"
+        check_unpacked(name, check_file(name, file, expected=expected), expected=expected)
         try:
             record = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # Torch raises many kinds on a damaged or foreign file
-            cure = (
-                f"It cannot be read ({type(error).__name__}). Only tensors and plain values are read: a pickled module "
-                "is refused, because opening it would run its code."
-            )
-            raise InvalidArgument(name, "a readable checkpoint", str(file), cure) from None
+            cure = "a pickled module is refused, because opening it would run its code."
+            if "GLOBAL numpy" in str(error):
+                cure = "it holds a number or an array of NumPy. Save it as float(...), int(...) or a tensor."
+            cure = f"It cannot be read ({type(error).__name__}). Only tensors and plain values are read: {cure}"
+            raise InvalidArgument(name, expected, str(file), cure) from None
         rest: dict[str, Any] = record if isinstance(record, dict) else {}
         key = next((key for key in ("module_state_dict", "state_dict") if isinstance(rest.get(key), Mapping)), "")
         weights, rest = (rest.pop(key), rest) if key else (record, {})
@@ -137,6 +199,12 @@ class Checkpoint:
             content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
+        tensors = [value for value in weights.values() if isinstance(value, Tensor)]
+        size = sum(value.numel() * value.element_size() for value in tensors)
+        if not all(is_dense(value) or value.is_quantized or value.is_complex() for value in tensors) or size > max(
+            MOST_BYTES, os.stat(file).st_size
+        ):
+            raise InvalidArgument(name, expected, str(file), "Its weights are sparse, or larger than the file.")
         check_format(str(file), rest)
         check_finite(str(file), weights)
         return cls(weights, key, rest)
@@ -232,3 +300,16 @@ def _check_shapes(model: nn.Module, state: Mapping[str, Any], file: str | os.Pat
             difference += f", and {len(more)} more differ"
         expected = f"the weights of this {type(model).__name__}"
         raise InvalidArgument(str(file), expected, "those of another network", f"{name} is {difference}. {cure}")
+
+
+def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
+    """A file of weights that also holds an accountant."""
+    checkpoint = Checkpoint.read(path, name="source")
+    if "privacy_accountant_state_dict" not in checkpoint.rest:
+        cure = (
+            "It holds no accountant. Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no "
+            "accountant unless the callback AccountantCheckpoint stored it there."
+        )
+        expected = "a file with module_state_dict and privacy_accountant_state_dict"
+        raise InvalidArgument("source", expected, str(path), cure)
+    return checkpoint

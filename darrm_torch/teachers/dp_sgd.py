@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
-from ..errors import UnprovenPrivacy, check_integer, check_number
+from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .checkpoints import FORMAT, FORMAT_KEY
 from .secure import SECURE, SecureRandom
 
-__all__ = ["TrainingSettings", "train_teacher"]
+__all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
 
 
 @checked
@@ -61,6 +61,33 @@ class TrainingSettings:
     def steps_per_epoch(self, shard_size: int) -> int:
         """Steps of one epoch over a shard of the declared size: the sample rate is its reciprocal."""
         return math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / self.batch_size)
+
+
+@checked
+def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
+    """The positions (n,) int64 of records that contribute nothing to a training, as private as the records themselves.
+
+    These are records with a NaN or infinity, and records whose label is no number from 0 to ``classes - 1``. Training
+    never complains about them, because whether it did would depend on single records. Check your data with this
+    function beforehand, and do not publish what it returns.
+
+    Args:
+        inputs: ``(N, ...)``, the private records.
+        labels: ``(N,)`` integers.
+        classes: the number of outputs of the network.
+
+    Raises:
+        InvalidArgument: tensors of different lengths.
+
+    >>> ignored_records(torch.tensor([[0.5], [float("nan")], [1.0]]), torch.tensor([1, 0, 7]), classes=2).tolist()
+    [1, 2]
+    """
+    if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
+        raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
+    finite = inputs.isfinite()
+    finite = finite.flatten(1).all(dim=1) if inputs.dim() > 1 else finite
+    known = (labels >= 0) & (labels < check_integer("classes", classes, low=1, high=2**31))
+    return (~(finite & known)).nonzero().reshape(-1)
 
 
 class _Batches(TensorDataset):
@@ -170,6 +197,17 @@ def _private_optimizer(optimizer: Any, expected_batch_size: int, random: SecureR
     return private
 
 
+def _with_known_labels(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Records with another label than a class of the model become NaN, which makes their gradients NaN."""
+    with torch.no_grad():
+        outputs = model.eval()(inputs.new_zeros(1, *inputs.shape[1:])).shape[-1]
+    model.train()
+    ignored = ignored_records(inputs, labels, classes=outputs).to(labels.device)
+    if not len(ignored):
+        return inputs, labels
+    return inputs.index_fill(0, ignored, math.nan), labels.index_fill(0, ignored, 0)
+
+
 def _drop_batch_unless_finite(model: nn.Module) -> None:
     """Without privacy: a batch whose gradient is not finite contributes zero."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
@@ -194,7 +232,7 @@ def train_teacher(
     """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
 
     ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``inputs`` may hold no record at all.
-    A record with a NaN or infinity in it, or in its gradient, contributes zero to every step.
+    A record of :func:`ignored_records`, and one whose gradient is not finite, contributes zero to every step.
 
     Raises:
         UnprovenPrivacy: training with privacy changed a buffer of the model.
@@ -204,7 +242,11 @@ def train_teacher(
     torch.manual_seed(seeds[0])
     # Convolutions and pooling are faster in this layout; nothing else changes.
     model = build_model().to(device).to(memory_format=torch.channels_last).train()
+    for part in model.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]  # the same results; Opacus' hooks cannot be with it
     random = SecureRandom() if secure else None
+    inputs, labels = _with_known_labels(model, inputs, labels)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
     criterion = nn.CrossEntropyLoss()

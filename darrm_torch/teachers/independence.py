@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
-from .checkpoints import named_weights, state_of, unwrap_module, weights_digest
+from .checkpoints import common_weights, named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
 
@@ -18,6 +19,10 @@ __all__ = ["check_different", "check_independent", "check_overlap", "check_weigh
 
 _SAME_NOISE = 0.99  # correlation of two teachers' updates
 _SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
+_NEVER_MOVED = (
+    "teacher {} has the weights that training started from: nothing was trained. Check that its parameters require "
+    "gradients and that the optimizer holds them (adapters may be disabled)"
+)
 
 
 @checked
@@ -46,6 +51,7 @@ def check_independent(
         data_loaders: those that ``make_private`` returned, one for each teacher.
         overlap: the number of teachers that one record is promised to be in at most.
         initial: the weights that all teachers started from, if they did: updates are compared instead of weights.
+            Weights that are the same in all teachers, such as a frozen trunk, are found without it and not compared.
         accept: "seeds" admits correlated teachers, equal seeds, and shared loaders or generators, if you know that
             noise and batches are independent.
 
@@ -203,12 +209,20 @@ def _check_generators(optimizers: Sequence[Any], loaders: Sequence[Any], accept:
 def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Finding]) -> None:
     if pair := _same_object([one if isinstance(one, Mapping) else unwrap_module(one) for one in modules]):
         raise UnprovenPrivacy(f"teachers {pair[0]} and {pair[1]} are the same object. Train each teacher separately")
-    start = None if initial is None else _weight_vector(initial)
+    frozen = common_weights(modules)
+    if len(frozen) == max((len(named_weights(module)) for module in modules), default=0):
+        frozen = {}  # copies of one teacher
+    start = None if initial is None else _weight_vector(initial, frozen)
     updates: list[torch.Tensor] = []
     for number, module in enumerate(modules):
-        update = _weight_vector(module)
+        update = _weight_vector(module, frozen)
         if start is not None:
+            if start.shape != update.shape:
+                cure = "Pass the weights of the whole network before training, frozen parts included."
+                raise InvalidArgument("initial", "the weights that the teachers started from", "other shapes", cure)
             update = update - start
+            if not update.any():
+                warnings.warn(_NEVER_MOVED.format(number), stacklevel=4)
         updates.append(update / max(float(update.norm()), 1e-30))
         for earlier in range(number):
             if updates[earlier].shape != updates[number].shape:
@@ -225,11 +239,11 @@ def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Find
                 )
 
 
-def _weight_vector(module: Any) -> torch.Tensor:
-    """Weight matrices and kernels in one vector; biases and scales start alike in every teacher."""
+def _weight_vector(module: Any, frozen: Collection[str]) -> torch.Tensor:
+    """Weight matrices and kernels that were trained, in one vector; biases and scales start alike in every teacher."""
     weights = [
         value.detach().cpu().float().reshape(-1)
-        for _, value in named_weights(module)
-        if value.is_floating_point() and value.dim() > 1
+        for name, value in named_weights(module)
+        if value.is_floating_point() and value.dim() > 1 and name not in frozen
     ]
     return torch.cat(weights) if weights else torch.zeros(1)

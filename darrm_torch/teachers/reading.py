@@ -23,7 +23,14 @@ from ..files import weights_in
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
 from .accountants import accountant_epsilon
-from .checkpoints import Checkpoint, check_finite, state_of, unwrap_module, weights_digest
+from .checkpoints import (
+    check_finite,
+    common_weights,
+    filled_buffers,
+    read_teacher_file,
+    state_of,
+    weights_digest,
+)
 from .findings import Finding, refuse_unless_accepted
 from .independence import check_independent
 from .loaders import drawn_records, draws_poisson, largest_overlap, replicas_of
@@ -61,6 +68,7 @@ class PrivacyReading:
         watched: whether the clipping bound and the noise of every step were recorded, see
             :func:`~darrm_torch.watch_training`, or the library itself trained the teacher.
         shard: the public name of the draw and the number of the teacher's shard, if the file records them.
+        common: the number of weights and buffers that all teachers read together have in common, bit for bit.
         notes: what was not checked, and what the caller vouches for.
     """
 
@@ -76,6 +84,7 @@ class PrivacyReading:
     overlap: int | None = None
     allocation: RandomAllocation | None = None
     shard: tuple[str, int] | None = None
+    common: int = 0
     watched: bool = False
     notes: tuple[str, ...] = ()
 
@@ -107,6 +116,7 @@ def read_privacy(
     data_loader: Any = None,
     optimizer: Any = None,
     steps: int | None = None,
+    initial: Any = None,
     delta: float = 1e-5,
     accept: Collection[Finding] = (),
 ) -> Any:
@@ -132,6 +142,8 @@ def read_privacy(
             weights.
         data_loader: the loader that ``make_private`` returned.
         optimizer: the optimizer that ``make_private`` returned.
+        initial: the weights that training started from. Buffers that equal theirs, bit for bit, were not filled with
+            statistics of training batches: those of a frozen trunk are accepted.
         steps: the number of optimizer steps that were taken, if known (for example ``trainer.global_step``).
         delta: the delta at which epsilons are compared, in (0, 1). The profile holds at every delta.
         accept: findings to accept by name instead of an error. The reading then records them.
@@ -159,8 +171,8 @@ def read_privacy(
     if from_file:
         path = Path(source)
         if path.is_dir():
-            return read_teachers(path, delta=delta, accept=accept)
-        checkpoint = _read_checkpoint(path)
+            return read_teachers(path, initial=initial, delta=delta, accept=accept)
+        checkpoint = read_teacher_file(path)
         record = checkpoint.rest
         if module is None:
             module = checkpoint.weights
@@ -213,7 +225,7 @@ def read_privacy(
         notes.append("The weights were not given: nothing ties this history to a teacher.")
     else:
         check_finite("module", state_of(module))
-        if buffers := _filled_buffers(module):
+        if buffers := filled_buffers(module, initial):
             refuse_unless_accepted(
                 "buffers",
                 accept,
@@ -297,17 +309,22 @@ def read_teachers(
     lengths = tuple(map(len, (sources, *parts)))
     if len(set(lengths)) > 1:
         raise InvalidArgument("sources", "one for each module, data loader and optimizer", lengths)
-    profiles = tuple(
-        read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, delta=delta, accept=accept)
-        for source, module, loader, optimizer in zip(sources, *parts, strict=True)
-    )
     weights = [
-        _read_checkpoint(source).weights if module is None and isinstance(source, (str, os.PathLike)) else module
+        read_teacher_file(source).weights if module is None and isinstance(source, (str, os.PathLike)) else module
         for source, module in zip(sources, parts[0], strict=True)
     ]
+    known = [state for state in weights if state is not None]
+    common = common_weights(known) if len(known) == len(sources) else {}
+    start = common if initial is None else initial
+    profiles = tuple(
+        read_privacy(
+            source, module=module, data_loader=loader, optimizer=optimizer, initial=start, delta=delta, accept=accept
+        )
+        for source, module, loader, optimizer in zip(sources, *parts, strict=True)
+    )
     check_independent(
         sources,
-        modules=[state for state in weights if state is not None],
+        modules=known,
         optimizers=parts[2],
         data_loaders=parts[1],
         overlap=overlap,
@@ -316,26 +333,14 @@ def read_teachers(
     )
     loaders = [loader for loader in parts[1] if loader is not None]
     found = largest_overlap(loaders) if loaders else None
-    return tuple(replace(profile, reading=replace(profile.reading, overlap=found)) for profile in profiles)
-
-
-def _read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """A file of weights that also holds an accountant."""
-    checkpoint = Checkpoint.read(path, name="source")
-    if "privacy_accountant_state_dict" not in checkpoint.rest:
-        cure = (
-            "It holds no accountant. Write it with PrivacyEngine.save_checkpoint; a Lightning checkpoint holds no "
-            "accountant unless the callback AccountantCheckpoint stored it there."
-        )
-        expected = "a file with module_state_dict and privacy_accountant_state_dict"
-        raise InvalidArgument("source", expected, str(path), cure)
-    return checkpoint
+    seen: dict[str, Any] = {"overlap": found, "common": len(common)}
+    return tuple(replace(profile, reading=replace(profile.reading, **seen)) for profile in profiles)
 
 
 def _accountant(source: Source) -> Mapping[str, Any] | Sequence[Any]:
     """A plain history, or the state dict of the accountant."""
     if isinstance(source, (str, os.PathLike)):
-        return _read_checkpoint(source).rest["privacy_accountant_state_dict"] or ()
+        return read_teacher_file(source).rest["privacy_accountant_state_dict"] or ()
     if isinstance(source, Sequence):
         return source
     accountant: Any = getattr(source, "accountant", source)
@@ -427,16 +432,3 @@ def _check_sampling(
     if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
         notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
     return sampling, records, notes
-
-
-def _filled_buffers(module: Any) -> list[str]:
-    """Names of buffers that training may have filled; only running statistics can be told in a state dict."""
-    if isinstance(module, Mapping):
-        buffers = {name: value for name, value in module.items() if name.endswith(("running_mean", "running_var"))}
-    else:
-        buffers = dict(unwrap_module(module).named_buffers())
-    return [
-        name
-        for name, value in buffers.items()
-        if not name.endswith("num_batches_tracked") and bool((value != name.endswith("running_var")).any())
-    ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-__all__ = ["LARGEST_BATCH", "StackedNetworks"]
+__all__ = ["LARGEST_BATCH", "StackedNetworks", "same_but_for_weights"]
 
 # One pass only saves the overhead of starting each layer of each network. For many small linear layers and small
 # batches it was up to 26 times as fast, and never slower within these bounds. Beyond them it often is slower; with
@@ -64,7 +64,7 @@ def _alike(networks: Sequence[nn.Module]) -> bool:
     expected = [*map(_signature, networks[0].named_parameters())]
     return all(
         len(others := [*network.modules()]) == len(first)
-        and all(_same_but_for_weights(*pair) for pair in zip(first, others, strict=True))
+        and all(same_but_for_weights(*pair) for pair in zip(first, others, strict=True))
         and [*map(_signature, network.named_parameters())] == expected
         for network in networks[1:]
     )
@@ -75,12 +75,13 @@ def _signature(named: tuple[str, Tensor]) -> tuple[Any, ...]:
     return name, weight.shape, weight.dtype, weight.device
 
 
-def _same_but_for_weights(one: nn.Module, other: nn.Module) -> bool:
+def same_but_for_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules, without their submodules, differ in nothing but weights; modules with hooks never do."""
     mine, theirs = ({k: v for k, v in vars(module).items() if k not in _OWN_TO_TORCH} for module in (one, other))
     return (
         type(one) is type(other)
         and one._modules.keys() == other._modules.keys()
-        and not any(getattr(other, name) for name in _HOOKS)
+        and not any(getattr(module, name) for module in (one, other) for name in _HOOKS)
         and mine.keys() == theirs.keys()
         and all(_same(value, theirs[name]) for name, value in mine.items())
     )

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer
-from ..files import make_private_folder, write_whole
+from ..files import make_private_folder, owner_unmasked, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
@@ -38,6 +38,7 @@ from .workers import prepare_workers
 __all__ = ["train_teachers"]
 
 
+@owner_unmasked()
 @checked
 def train_teachers(
     folder: Path,
@@ -70,7 +71,8 @@ def train_teachers(
     Args:
         folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written completely or not at all.
         build_model: returns an untrained model; a function or class of a module, because it is sent to other processes.
-        inputs: ``(N, ...)`` float tensor, the private records.
+        inputs: ``(N, ...)`` float tensor, the private records. Those that :func:`ignored_records` lists contribute
+            zero, silently, because an error would depend on single records.
         labels: ``(N,)`` integer tensor, class numbers from 0.
         shards: the positions of each teacher's records. Those of :func:`assign_shards` have the price of a random
             allocation; the first private training on them records it.
@@ -101,7 +103,7 @@ def train_teachers(
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
-        raise InvalidArgument("insecure_seed", "None with secure=True", insecure_seed, "Leave one of them out.")
+        raise InvalidArgument("insecure_seed", "None with secure=True", "a seed", "Leave one of them out.")
     if not re.fullmatch(r"\w[\w .-]*", name):
         raise InvalidArgument("name", "a file name of letters, digits, spaces, dots and hyphens", name)
     check_integer("shard_size", shard_size, low=1, high=2**53)
@@ -257,20 +259,19 @@ def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int
 
 
 def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Module]) -> None:
-    if not inputs.is_floating_point() or not inputs.dim() or not bool(inputs.isfinite().all()):
-        cure = "Divide bytes by 255; remove or replace records with NaN."
-        raise InvalidArgument("inputs", "finite floats (N, ...)", f"{inputs.dtype}", cure)
+    """Check kind and shape; a message about values would depend on single records."""
+    if not inputs.is_floating_point() or not inputs.dim():
+        raise InvalidArgument("inputs", "floats (N, ...)", f"{inputs.dtype}", "Divide bytes by 255.")
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise InvalidArgument("labels", "int64 (N,)", f"{labels.dtype}, {labels.dim()} axes", "Use labels.long()")
     if len(inputs) != len(labels):
         raise InvalidArgument("labels", "as long as inputs", "another length")
-    if len(labels):
+    try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            outputs = build_model().eval()(inputs[:1]).shape[-1]
-        first, last = (int(one) for one in torch.aminmax(labels))
-        if first < 0 or last >= outputs:
-            cure = "Labels count from 0; give the network an output for each class."
-            raise InvalidArgument("labels", f"from 0 to {outputs - 1}", f"{first} to {last}", cure)
+            build_model().eval()(inputs.new_zeros(1, *inputs.shape[1:]))
+    except Exception as error:  # the user's own network, or inputs that it does not take
+        got, cure = f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}", f"{type(error).__name__}: {error!s:.160}"
+        raise InvalidArgument("inputs", "what the network of build_model takes", got, cure) from None
 
 
 def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing.context
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import os
 import signal
+import sys
+from collections.abc import Iterator
 
 __all__ = ["prepare_workers", "start_workers_early"]
 
@@ -19,13 +23,35 @@ def prepare_workers() -> multiprocessing.context.ForkServerContext:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
-    multiprocessing.resource_tracker.ensure_running()  # otherwise it unblocks the signal when the server starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server inherits the mask
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _away_from_foreign_code():
+        multiprocessing.resource_tracker.ensure_running()  # otherwise it unblocks the signal when the server starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the server inherits the mask
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
+
+
+@contextlib.contextmanager
+def _away_from_foreign_code() -> Iterator[None]:
+    """In the root folder, unless this process imports from the current one.
+
+    Python starts the server with ``-c``, so the server would import from the folder in which it starts. The training
+    processes return to the current folder, with this process's ``sys.path``.
+    """
+    try:
+        before = os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        before = ""
+    if not before or {"", before} & set(sys.path):
+        yield
+        return
+    os.chdir(os.sep)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def start_workers_early() -> None:

@@ -4,7 +4,8 @@
     python -m recipes.reproduce simulation losses # some
 
 Writes NAME.json, NAME.md, NAME.png and NAME.svg for each to the output folder, and report.md, one report of all results
-in that folder. Teachers are trained once and kept there.
+in that folder. It begins with a list of the paper's figures and tables: made, agrees, differs because. Teachers are
+trained once and kept there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from darrm_torch.teachers.workers import start_workers_early
 # Only light imports here: every training process imports this module again.
 
 NAMES = (
+    "problem-setting",
     "simulation",
+    "randomized-response",
+    "feasible-regions",
     "composition",
     "pure-11",
     "pure-101",
@@ -34,6 +38,7 @@ NAMES = (
     "labels-mnist",
     "strategies",
     "frontier",
+    "study",
 )
 
 
@@ -49,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-folder", type=Path, help="where the images are, or are downloaded to")
     parser.add_argument("--limit", type=int, help="use only the first N private records", metavar="N")
     parser.add_argument("--workers", type=int, help="training processes (default: one per core)")
+    parser.add_argument(
+        "--minutes", type=float, default=120.0, help="the study begins no new part after this time; run again to go on"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
@@ -58,20 +66,25 @@ def run(options: argparse.Namespace) -> int:
     if any(name.startswith("labels") for name in names):
         start_workers_early()
     from darrm_torch.errors import InvalidArgument, check_integer
+    from darrm_torch.files import make_private_folder
 
+    from .listing import listing
     from .result import write_report
 
     for seed in options.seeds:
         check_integer("seeds", seed, low=0)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise InvalidArgument("--out", "a folder", str(folder), error.strerror or "") from None
     for name in names:
         start = time.perf_counter()
         experiments(options)[name]().write(folder)
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True, file=screen)
-    print(f"Written: {write_report(folder, NAMES)}", file=screen)
+    table = listing(folder)
+    made = {row[0] for row in table.rows if row[3] == "yes"}
+    print(f"Made: {len(made)} of the paper's {len({row[0] for row in table.rows})} figures and tables", file=screen)
+    print(f"Written: {write_report(folder, NAMES, table)}", file=screen)
     if options.json:
         print(json.dumps({name: json.loads((folder / f"{name}.json").read_text()) for name in names}, indent=1))
     return 0
@@ -93,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """The function that computes each result."""
-    from . import curves, gaussian, labels, losses, strategies
+    from . import curves, gaussian, labels, losses, regions, strategies, study
 
     def accuracy(source: str) -> Callable[[], object]:
         return lambda: labels.accuracy(
@@ -106,7 +119,10 @@ def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
         )
 
     return {
+        "problem-setting": regions.problem_setting,
         "simulation": curves.simulation,
+        "randomized-response": regions.randomized_response,
+        "feasible-regions": regions.feasible_regions,
         "composition": curves.composition,
         "pure-11": curves.pure_11,
         "pure-101": curves.pure_101,
@@ -117,6 +133,12 @@ def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
         "labels-mnist": accuracy("mnist"),
         "strategies": strategies.strategies,
         "frontier": strategies.frontier,
+        "study": lambda: study.study(
+            options.folder / "study",
+            data_folder=options.data_folder,
+            limit=options.limit,
+            minutes=options.minutes,
+        ),
     }
 
 

@@ -21,7 +21,7 @@ from . import published
 from .drawing import STYLES, grid, legend
 from .gaussian import TITLES, label_target, paper_sigma
 from .losses import BATCH, EPOCHS, NOISE, RECORDS, TEACHERS, teacher_profile
-from .result import Result, Table
+from .result import Exhibit, Result, Table
 
 PAPER = ("GNMax", "gamma_Sub", "gamma_opt")
 # The paper prints no learning rate. With this one, single private teachers are about as accurate on these test images
@@ -35,6 +35,7 @@ BEYOND = (
     "noise-free majority",
 )
 OF_PLAIN_TEACHERS = ("GNMax", "GNMax, exact sigma", "optimal majority, own randomness")
+EXHIBITS = {3: "Table 1", 1: "Table 6", 5: "Table 8", 7: "Table 10"}
 # m -> method -> mean and standard deviation for each number of queries
 Points: TypeAlias = dict[int, dict[str, list[tuple[float, float]]]]
 
@@ -139,7 +140,8 @@ def accuracy(
     try:
         task = load_task(source, classes="5v8", folder=data_folder, limit=limit)
     except InvalidArgument as error:
-        return Result(name=name, title=title, tables=(), notes=(f"Not made: {error}",))
+        absent = tuple(Exhibit(name=one, differs=f"not made: {error}", made=False) for one in EXHIBITS.values())
+        return Result(name=name, title=title, tables=(), notes=(f"Not made: {error}",), exhibits=absent)
 
     def voted(seed: int, rate: float = LEARNING_RATE) -> Votes:
         run = f"{source}-5v8-seed-{seed}" + (f"-rate-{rate:g}" if rate != LEARNING_RATE else "")
@@ -207,7 +209,16 @@ def accuracy(
             "single": {seed: ballots.single for seed, ballots in votes.items()},
         },
         draw=lambda file: draw_accuracy(file, source, points),
+        exhibits=tuple(agreement(m, [row for row in rows if row[0] == m]) for m in EXHIBITS),
     )  # fmt: skip
+
+
+def agreement(m: int, rows: Sequence[tuple[Any, ...]]) -> Exhibit:
+    """How many entries of one table are within the paper's standard deviation."""
+    within = sum(bool(row[-1]) for row in rows)
+    differs = "the paper's network and learning rate are unknown; ours were fitted" if within < len(rows) else ""
+    agrees = f"{within} of {len(rows)} entries are within the paper's standard deviation"
+    return Exhibit(name=EXHIBITS[m], agrees=agrees, differs=differs)
 
 
 def rates(source: str, others: dict[float, Votes], by_allowance: dict[int, dict[str, dt.Mechanism]]) -> Table:

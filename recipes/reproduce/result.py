@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from darrm_torch.files import make_private_folder
+
 from ..experiment import write_whole
 
 HEAD = """# The paper's figures and tables, reproduced
@@ -25,6 +27,23 @@ stated. Epsilon is in nats. The noise functions gamma are:
 
 GNMax instead adds Gaussian noise to the votes of teachers that are not private.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """What became of one figure or table of the paper.
+
+    Attributes:
+        name: "Figure 3", as the paper counts.
+        agrees: what was compared with the paper, and how close it is.
+        differs: what differs, and why; empty if nothing does.
+        made: whether it was made at all.
+    """
+
+    name: str
+    agrees: str = ""
+    differs: str = ""
+    made: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +80,7 @@ class Result:
         notes: the meaning of the numbers; where they differ from the paper and why.
         data: the data behind the figure, ready for JSON.
         draw: draws the figure, given a file name without its ending; None: there is no figure.
+        exhibits: the figures and tables of the paper that it makes.
     """
 
     name: str
@@ -69,6 +89,7 @@ class Result:
     notes: tuple[str, ...] = ()
     data: Any = None
     draw: Callable[[Path], None] | None = None
+    exhibits: tuple[Exhibit, ...] = ()
 
     def markdown(self) -> str:
         """The experiment's section of the report."""
@@ -82,16 +103,22 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Write ``name``.json, .md and, if there is a figure, .png and .svg to ``folder``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        plain = {"title": self.title, "tables": [asdict(table) for table in self.tables], "notes": list(self.notes)}
+        make_private_folder(folder)
+        plain = {
+            "title": self.title,
+            "exhibits": [asdict(exhibit) for exhibit in self.exhibits],
+            "tables": [asdict(table) for table in self.tables],
+            "notes": list(self.notes),
+        }
         write_whole(folder / f"{self.name}.json", json.dumps(plain | {"data": self.data}, indent=1))
         write_whole(folder / f"{self.name}.md", self.markdown())
         if self.draw:
             self.draw(folder / self.name)
 
 
-def write_report(folder: Path, names: Sequence[str]) -> Path:
-    """Write one report of all experiments in ``names`` whose results are in ``folder``."""
+def write_report(folder: Path, names: Sequence[str], listing: Table) -> Path:
+    """Write one report of all experiments in ``names`` whose results are in ``folder``; ``listing`` comes first."""
     sections = [file.read_text() for name in names if (file := folder / f"{name}.md").exists()]
+    sections.insert(0, f"## The paper, figure by figure\n\n{listing.markdown()}\n")
     write_whole(folder / "report.md", "\n".join([HEAD, *sections]))
     return folder / "report.md"

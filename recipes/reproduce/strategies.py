@@ -114,6 +114,7 @@ def papers_gnmax(case: Case, equal: str) -> dt.Strategy:
         voters=case.teachers,
         label=label,
         total=total,
+        accuracy=dt.expected_accuracy(mechanism, teachers=case.teachers, classes=2, prior=PRIOR)[0],
         agreement=agreement(mechanism, case.teachers),
         meets=total.epsilon <= target.epsilon,
         reason="The paper's noise.",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +94,68 @@ def test_any_pt_files_of_a_folder_are_teachers(trained: Path, capsys: pytest.Cap
         Path(f"teacher-{number}.pt").rename(trained / "mine" / f"{name}.pt")
     assert "3 labels" not in said(capsys, "teachers", "mine")
     assert "30 labels" in said(capsys, *LABEL[:4], "mine", *LABEL[7:])
+
+
+# Every argument that names a file to read: what stands before it.
+READ = [
+    (*LABEL[:1], *LABEL[3:], "--inputs"),
+    (*LABEL[:3], *LABEL[7:], "--models"),
+    (*LABEL[:3], *LABEL[7:9], "--models", *MODELS, *LABEL[9:], "--accountants"),
+    (*LABEL[:3], "--models", *MODELS, *LABEL[9:], "--models"),  # without --build: TorchScript
+    (*LABEL[:-4], "--out", "y.npy", "--ledger"),
+    (*LABEL, "--config"),
+    (*STUDENT, "--inputs"),
+    (*STUDENT, "--labels"),
+    (*STUDENT, "--test-labels", "zeros.npy", "--test-inputs"),
+    (*STUDENT, "--test-inputs", "x.npy", "--test-labels"),
+    ("noise", "--config"),
+    ("plan", "--config"),
+    ("plan", "--label-target", "1", "--teachers-folder"),
+    ("verify",),
+    ("teachers",),
+    ("ledger",),
+]
+
+
+def bombs(folder: Path) -> list[str]:
+    """Files that a reader must not open, or not read whole."""
+    os.mkfifo(folder / "pipe")
+    os.mkfifo(folder / "pipe.npy")
+    (folder / "zero").symlink_to("/dev/zero")
+    (folder / "zero.npy").symlink_to("/dev/zero")
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{b}: &{b} [{', '.join(['*' + a] * 9)}]" for a, b in itertools.pairwise("abcdefghi")]
+    (folder / "aliases.yaml").write_text("\n".join(lines))
+    (folder / "deep.yaml").write_text("[" * 5000)
+    (folder / "long.yaml").write_text("a: [" + "1," * 100_000 + "1]")
+    (folder / "deep.json").write_text('{"gamma": ' + "[" * 100_000)
+    (folder / "date.yaml").write_text("teachers: 2020-13-45")
+    (folder / "digits.yaml").write_text(f"teachers: {'9' * 5000}")
+    with zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(2**20))
+        archive.infolist()[0].file_size = 2**33  # what a bomb of eight megabytes declares
+    (folder / "bomb.pt").write_bytes((folder / "bomb.npz").read_bytes())
+    torch.save(torch.zeros(1).expand(2**40, 4), folder / "wide.pt")
+    torch.save({"state_dict": {"weight": torch.zeros(1).expand(2**40)}}, folder / "weights.pt")
+    np.lib.format.write_array_header_1_0(
+        stream := (folder / "claims.npy").open("wb"), {"descr": "<f4", "fortran_order": False, "shape": (10**12, 4)}
+    )
+    stream.close()
+    (folder / "line.csv").write_text("1," * 10**6)
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("arguments", READ, ids=lambda arguments: " ".join((arguments[0], arguments[-1])))
+def test_no_file_hangs_a_command_or_fills_the_memory(
+    trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    (trained / "bombs").mkdir()
+    resource = pytest.importorskip("resource")
+    for name in bombs(trained / "bombs"):
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        message = said(capsys, *arguments, f"bombs/{name}", status=2)
+        assert message.startswith("darrm: error: ")
+        assert "unexpected" not in message
+        assert len(message) < 1000
+        assert time.process_time() - began < 5
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB

@@ -90,6 +90,18 @@ def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pyt
     assert "Findings about the teachers" in with_theirs
 
 
+def test_a_stated_allocation_is_priced_and_kept(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of Opacus show no declared constants: the user vouches for them, and the ledger keeps the statement."""
+    arguments = (*ASK, "--mechanism", "self-bounding", "--total-target", "0.3,1e-4", "--allocation", "random")
+    assert "constants" in said(capsys, *arguments, status=1)
+    result = json.loads(said(capsys, *arguments, "--accept", "constants", "--json"))
+    assert result["total"]["epsilon"] <= 0.3
+    assert any("each record drew its shard of 3" in text for text in result["total"]["assumptions"])
+    assert {"allocation", "allocation-self-bounding"} <= {route["key"] for route in result["total"]["routes"]}
+    again = json.loads(said(capsys, *ASK, "--accept", "constants", "--json"))  # the ledger knows the rest
+    assert again["total"] == result["total"]
+
+
 def test_a_total_target_is_the_budget(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (*ASK, "--mechanism", "permute-and-flip", "--total-target", "1,1e-4", "--labels", "29")
     assert "over the budget" in said(capsys, *arguments, status=1)
@@ -132,8 +144,8 @@ def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
         assert cli.main(little) == 130
     noise, *warning, end = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"Noise: GNMax, sigma \d{3,4}\.?\d?; expected agreement 0\.[45]\d\.", noise)
-    assert "hardly better than guessing" in warning[0]
-    assert "3 of 3 teachers: for disjoint shards say --overlap 1" in " ".join(" ".join(warning).split())
+    assert "hardly better than guesses" in warning[0]
+    assert "3 of 3 teachers: for disjoint shards pass --overlap 1" in " ".join(" ".join(warning).split())
     assert end == "darrm: stopped"
     assert max(map(len, (noise, *warning))) < 80
     assert dt.PrivacyLedger("labels.ledger").count == 0

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
 import torch
 
 import darrm_torch as dt
 from darrm_torch import cli
-from tests.cli.commands import GNMAX, LABEL, MODELS, said
+from darrm_torch.noise.table_program import self_bounding_table, vote_private_table
+from tests.cli.commands import ASK, GNMAX, LABEL, MODELS, WIDE, darrm, said
 
 
 def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +76,74 @@ def test_a_ledger_of_others_is_refused_in_words_of_the_command(
     assert ensemble.ledger.count == 0
     message = said(capsys, *GNMAX, "--ledger", "python.ledger", "--label-target", "1,1e-5", status=2)
     assert "belongs to another noise (--mechanism, --allowance or a target, --labels" in message
+
+
+ELSEWHERE = {
+    "darrm": ("--allowance", "1.5"),
+    "gnmax": ("--total-target", "30,1e-4", "--labels", "40"),
+    "self-bounding": ("--allowance", "1.5", *WIDE),
+    "vote-private": ("--label-target", "1,1e-4", *WIDE),
+}
+
+
+def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on solvers and calibrations find other last digits, as on another machine."""
+    fetch_noise, strongest, linprog = dt.fetch_noise, dt.strongest_mechanism, scipy.optimize.linprog
+
+    def fetch(**how: Any) -> Any:
+        gamma = fetch_noise(**how).gamma * (1 - 1e-9)
+        known = {name: value for name, value in how.items() if name != "on_progress"}
+        return dt.NoiseFunction(gamma=gamma, certificate=dt.certify(gamma, **known))
+
+    def solve(*arguments: Any, **how: Any) -> Any:
+        result = linprog(*arguments, **how)
+        result.x = (1 - 1e-8) * result.x + 1e-8 / 3
+        return result
+
+    def calibrate(*arguments: Any, **how: Any) -> Any:
+        found = strongest(*arguments, **how)
+        return replace(found, sigma=found.sigma * (1 + 1e-12)) if isinstance(found, dt.GNMax) else found
+
+    monkeypatch.setattr("darrm_torch.labels.ensemble.fetch_noise", fetch)
+    monkeypatch.setattr("darrm_torch.planning.families.strongest_mechanism", calibrate)
+    monkeypatch.setattr("scipy.optimize.linprog", solve)
+    monkeypatch.setattr("darrm_torch.mechanisms.plurality._self_bounding", self_bounding_table)  # without its cache
+    monkeypatch.setattr("darrm_torch.mechanisms.plurality._vote_private", vote_private_table)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "darrm")) for kind in ELSEWHERE]
+)
+def test_label_goes_on_with_the_noise_of_the_ledger_on_another_machine(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    command = (*ASK, "--mechanism", kind, *ELSEWHERE[kind], "--overlap", "3", "--json")
+    first = json.loads(said(capsys, *command))["mechanism"]
+    labels = np.load("y.npy")
+    rounded_otherwise(monkeypatch)
+    elsewhere = json.loads(said(capsys, *command, "--ledger", "another.ledger"))["mechanism"]
+    assert elsewhere != first
+    np.save("x.npy", np.concatenate([np.load("x.npy"), np.eye(4, dtype=np.float32)]))
+    again = json.loads(said(capsys, *command))
+    assert again["mechanism"] == first
+    assert again["labels"] == 34
+    assert np.array_equal(np.load("y.npy")[:30], labels)
+
+
+@pytest.mark.slow
+def test_label_goes_on_under_other_threads_and_kernels(trained: Path) -> None:
+    command = ("label", *ASK[1:], "--mechanism", "self-bounding", "--allowance", "1.5", *WIDE, "--overlap", "3")
+    counts = []
+    for machine in (
+        {"OMP_NUM_THREADS": "1"},
+        {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"},
+        {"OPENBLAS_CORETYPE": "Prescott", "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"},
+    ):
+        path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(trained)])
+        done = darrm(*command, "--json", env={**os.environ, "PYTHONPATH": path, **machine})
+        assert done.returncode == 0, done.stderr
+        counts.append(json.loads(done.stdout)["labels"])
+    assert counts == [30, 30, 30]
 
 
 def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

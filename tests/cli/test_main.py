@@ -34,10 +34,6 @@ def test_what_no_check_foresaw_is_one_line_too(
         cli.main(["verify", "n.json"])
 
 
-def test_long_messages_are_cut_between_words() -> None:
-    assert cli.parser.one_line("This is\n a long message of Torch", 20) == "This is a long ..."
-
-
 def test_the_version_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--version"])

@@ -61,6 +61,48 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+LABELS = [  # as files hold them, and what is said; nothing: they are taught
+    (np.array([0, 1, 1], dtype=np.uint16), ""),
+    (np.array([0, 1, 1], dtype=np.uint32), ""),
+    (np.array([0, 1, 1], dtype=np.uint64), ""),
+    (np.array([0, 1, 1], dtype=">i4"), ""),
+    (np.array([0, 1, 2**63 + 1], dtype=np.uint64), "--labels must be integers below 2**63"),
+    (np.array([-1, -1, -1]), "--labels must be one label or more, got '-1 (no label) everywhere'"),
+    (np.array([0, -2, 1]), "--labels must be from -1 to 1, as --classes says, got '-2 to 1'"),
+    (np.array([5, 8, 8]), "--labels must be from -1 to 1, as --classes says, got '5 to 8'"),
+    (np.array([0j, 1, 1]), "--labels must be an array of real numbers or integers"),
+    (np.array(["a", "b", "c"]), "--labels must be an array of real numbers or integers"),
+    (np.array(3), "--labels must be a dense array (N, ...)"),
+]
+
+
+@pytest.mark.parametrize(("labels", "words"), LABELS)
+def test_labels_of_any_integer_type_are_read(
+    trained: Path, capsys: pytest.CaptureFixture[str], labels: np.ndarray, words: str
+) -> None:
+    np.save("three_labels.npy", labels)
+    np.save("three_inputs.npy", np.zeros((3, 4), dtype=np.uint16))
+    arguments = (*STUDENT, "--inputs", "three_inputs.npy", "--labels", "three_labels.npy", "--epochs", "1")
+    if words:
+        check_mistake(capsys, trained, *arguments, words=words)
+    else:
+        assert "Trained on 3 labels" in said(capsys, *arguments)
+
+
+def test_an_input_without_a_label_does_not_count_as_taught(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("some.npy", np.where(np.arange(30) < 12, -1, 1))
+    arguments = (*STUDENT, "--labels", "some.npy", "--epochs", "1")
+    assert json.loads(said(capsys, *arguments, "--json"))["labels"] == 18
+    arguments = (*STUDENT, "--test-inputs", "x.npy", "--test-labels", "some.npy")
+    check_mistake(capsys, trained, *arguments, words="--test-labels must be from 0 to 1")
+
+
+def test_nan_is_blamed_on_the_inputs(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in (np.nan, np.inf, 1e300):
+        np.save("broken.npy", np.full((30, 4), value))
+        check_mistake(capsys, trained, *STUDENT, "--inputs", "broken.npy", words="--inputs must be finite as float32")
+
+
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=name_of)
 def test_a_mistake_is_one_line_that_names_it(
     trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str

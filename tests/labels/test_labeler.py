@@ -53,8 +53,13 @@ def test_the_price_is_that_of_an_ensemble_with_the_same_promises() -> None:
         ledger=dt.PrivacyLedger(),
     )
     for count in (1, 7, 1000):
-        assert labeler().total_privacy(labels=count) == ensemble.total_privacy(labels=count)
-    assert labeler().privacy_report(as_dict=True) == ensemble.privacy_report(as_dict=True)
+        mine, theirs = labeler().total_privacy(labels=count), ensemble.total_privacy(labels=count)
+        assert (mine.guarantee, mine.routes) == (theirs.guarantee, theirs.routes)
+        assert mine.assumptions[:-1] == theirs.assumptions
+        assert mine.assumptions[-1].startswith("Origin of the votes")
+    facts, others = labeler().privacy_report(as_dict=True), ensemble.privacy_report(as_dict=True)
+    assert facts.keys() == others.keys()
+    assert facts["assumptions"][:-1] == others["assumptions"]
 
 
 def test_the_ledger_is_bound_to_teachers_promises_rules_and_mechanism() -> None:

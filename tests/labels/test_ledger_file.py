@@ -136,6 +136,50 @@ def test_two_paths_to_one_file_never_overspend(tmp_path):
     os.close(folder)
 
 
+BOUND = """
+import contextlib, os, sys
+from darrm_torch import BudgetExceeded, PrivacyGuarantee, PrivacyLedger
+
+cost, given = PrivacyGuarantee(epsilon=1.0), 0
+ledgers = [PrivacyLedger(sys.argv[1], PrivacyGuarantee(epsilon=20.0), cost=cost)]
+ledgers += [PrivacyLedger(path, cost=cost) for path in sys.argv[2:]]
+child = os.fork()
+for round in range(20):
+    for ledger in ledgers:
+        with contextlib.suppress(BudgetExceeded):
+            ledger.answer([b"%d %d" % (os.getpid(), round)], lambda new: [1 for _ in new])
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert [ledger.count for ledger in ledgers[1:]] == [ledgers[0].count] * len(ledgers[1:])
+with open(sys.argv[1], "ab") as torn:  # what a process leaves that is killed while it writes
+    torn.write(b'{"time": "2026-')
+again = PrivacyLedger(sys.argv[2], cost=cost)
+assert again.count == ledgers[0].count <= 20
+print(again.count)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces are of Linux")
+def test_a_bind_mount_never_overspends(tmp_path):
+    """A bind mount of the file, and one of its folder: two processes, each by three paths."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    original, bound, in_bound = tmp_path / "one" / "ledger", tmp_path / "file", tmp_path / "other" / "ledger"
+    PrivacyLedger(original).close()
+    mounts = f"mount --bind {original} {bound} && mount --bind {tmp_path / 'one'} {tmp_path / 'other'}"
+    probe = subprocess.run(["unshare", "-m", "sh", "-c", mounts], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"this machine allows no bind mount: {probe.stderr.strip()}")
+    (tmp_path / "ask.py").write_text(BOUND)
+    command = f"{mounts} && exec {sys.executable} {tmp_path / 'ask.py'} {original} {bound} {in_bound}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "20"
+    assert PrivacyLedger(original).count == 20
+
+
 def test_a_symbolic_link_is_the_file_that_it_names(tmp_path):
     written(tmp_path / "ledger")
     (tmp_path / "link").symlink_to("ledger")

@@ -129,7 +129,7 @@ def test_a_fit_and_what_follows_pay_for_the_queries_once(tmp_path: Path, how: di
     if "fast_dev_run" not in how:
         torch.testing.assert_close(predictions, student(public()))  # all public inputs, in their order
     assert teachers.ledger.count == QUERIES
-    assert Counted.asked == 6 * QUERIES  # five teachers and the check with constant weights
+    assert 5 * QUERIES < Counted.asked <= 6 * QUERIES  # five teachers; the check runs once for each shape of batch
 
 
 def test_without_a_fit_nothing_is_asked(tmp_path: Path) -> None:

@@ -340,7 +340,33 @@ def test_describes_itself(make) -> None:
     assert not seeded.secure
     assert seeded.describe()["secure"] is False
     assert "INSECURE" in seeded.describe()["randomness"]
-    assert "insecure_seed=1" in repr(seeded)
+    assert "insecure_seed=<hidden>" in repr(seeded)
+    assert seeded.insecure_seed == 1
+    assert "<hidden>" in f"{seeded} {seeded.insecure_seed}"
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        np.ma.masked_equal([[4321, 6]], 6),
+        [[4321, 6], [1]],
+        [[4321, -6]],
+        [["4321", "6"]],
+        [[4321.5, 6]],
+        [4321, 6],
+        [[4321, 2**40]],
+    ],
+    ids=["masked", "ragged", "negative", "strings", "fractions", "one row", "huge"],
+)
+def test_no_message_shows_counts(counts) -> None:
+    noise = self_bounding_noise(teachers=11, allowance=1.0)
+    for ask in (GNMax(sigma=1.0).aggregate, GNMax(sigma=1.0).label_probabilities, noise.label_probability):
+        with pytest.raises(InvalidArgument) as refused:
+            ask(counts)
+        assert "4321" not in f"{refused.value} {refused.value.got}"
+    with pytest.raises(InvalidArgument) as refused:
+        noise.label_probability([7.5])
+    assert "7.5" not in str(refused.value)
 
 
 @mechanisms

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from darrm_torch import InvalidArgument, MeanProbabilities, NoiseFreeMajority
+from darrm_torch.mechanisms.noise_free import split_votes
 from darrm_torch.noise.histograms import standings
 from darrm_torch.noise.tables import noise_free_table
 from tests.mechanisms.enumeration import all_counts
@@ -84,7 +85,7 @@ def test_the_mean_is_exact_and_does_not_depend_on_the_order() -> None:
     rng = np.random.default_rng(1)
     probabilities = rng.dirichlet(np.ones(7), size=(101, 20))
     mean = MeanProbabilities()
-    shares = mean.split(probabilities)
+    shares = split_votes(probabilities)
     assert np.all(shares.sum(axis=-1) == 2**24)
     assert np.all(shares >= 0)
     assert np.abs(shares / 2**24 - probabilities).max() <= 7 * 2.0**-24
@@ -98,17 +99,17 @@ def test_the_mean_is_exact_and_does_not_depend_on_the_order() -> None:
 
 def test_whatever_a_teacher_returns_is_split_without_an_error() -> None:
     """Errors would depend on private weights. What is not finite counts as the uniform row."""
-    mean, uniform = MeanProbabilities(), [2**22] * 4
+    uniform = [2**22] * 4
     strange = [
         [math.nan, 1, 0, 0], [math.inf, 0, 0, 0], [-math.inf, 0, 0, 1], [0, 0, 0, 0], [-1, -2, -3, -4],
     ]  # fmt: skip
-    assert mean.split(strange).tolist() == [uniform] * 5
-    assert mean.split([1e-320, 0.0]).tolist() == [2**24, 0]
-    assert mean.split([[2.0, 2.0, -1.0]]).tolist() == [[2**23, 2**23, 0]]
-    thirds = mean.split([1 / 3, 1 / 3, 1 / 3]).tolist()
+    assert split_votes(strange).tolist() == [uniform] * 5
+    assert split_votes([1e-320, 0.0]).tolist() == [2**24, 0]
+    assert split_votes([[2.0, 2.0, -1.0]]).tolist() == [[2**23, 2**23, 0]]
+    thirds = split_votes([1 / 3, 1 / 3, 1 / 3]).tolist()
     assert thirds == [5592406, 5592405, 5592405]
     with pytest.raises(InvalidArgument, match="two classes or more"):
-        mean.split([[0.5]])
+        split_votes([[0.5]])
 
 
 def test_mean_probabilities_promise_nothing_of_their_own() -> None:
@@ -120,7 +121,7 @@ def test_mean_probabilities_promise_nothing_of_their_own() -> None:
     with pytest.raises(InvalidArgument, match="rows that sum to the 3 teachers times 16777216 shares"):
         mean.aggregate([[1, 2]])
     many = MeanProbabilities(teachers=1000)
-    assert many.aggregate(many.split([[0.25, 0.75]]) * 1000).tolist() == [[0.25, 0.75]]
+    assert many.aggregate(split_votes([[0.25, 0.75]]) * 1000).tolist() == [[0.25, 0.75]]
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4])

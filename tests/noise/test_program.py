@@ -21,7 +21,9 @@ from darrm_torch import (
     NoiseFunction,
     PrivacyGuarantee,
     PrivacyProfile,
+    PrivacyViolation,
     SharedVotes,
+    certify,
     constant_noise,
     optimize_noise,
     self_bounding_noise,
@@ -84,6 +86,35 @@ def test_the_papers_optima(shape: str, delta: float, m: int, gamma: list[float])
         teachers=11, teacher=guarantee(0.1, delta), target=guarantee(m * 0.1, fold(delta, m)), shape=shape
     )
     assert np.allclose(upper_half(noise), gamma, atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "best", "papers"), [(1, 0.371, 0.100), (3, 0.872, 0.297), (5, 0.994, 0.489), (7, 1.0, 0.672)]
+)
+def test_the_best_constant_is_far_above_the_papers(m: int, best: float, papers: float) -> None:
+    """And no larger constant is certified; the two are those of the same eleven teachers and target."""
+    teacher, target = guarantee(0.1, 1e-5), guarantee(m * 0.1, m * 1e-5)
+    noise = optimize_noise(teachers=11, teacher=teacher, target=target, shape="constant")
+    assert np.ptp(noise.gamma) == 0
+    assert noise.gamma[0] == pytest.approx(best, abs=5e-4)
+    assert noise.certificate.target == target
+    assert noise.certificate.optimality_gap < 1e-11
+    if best < 1:
+        with pytest.raises(PrivacyViolation):
+            certify(noise.gamma * (1 + 1e-9), teachers=11, teacher=teacher, target=target)
+    assert constant_noise(teachers=11, teacher=teacher, target=target).gamma[0] == pytest.approx(papers, abs=5e-4)
+    monotone = optimize_noise(teachers=11, teacher=teacher, target=target)
+    assert objective(monotone) >= objective(noise) - 1e-12
+
+
+def test_the_best_constant_of_an_even_number_and_of_any_prior() -> None:
+    teacher, target = guarantee(0.5), guarantee(0.7)
+    noise = optimize_noise(teachers=4, teacher=teacher, target=target, shape="constant", overlap=2)
+    assert noise.gamma[2] == 0
+    assert len(set(noise.gamma.tolist())) == 2
+    for prior in (BetaVotes(a=1.6, b=0.4), SharedVotes(low=0.5, high=1.0)):
+        other = optimize_noise(teachers=4, teacher=teacher, target=target, shape="constant", overlap=2, prior=prior)
+        assert np.array_equal(other.gamma, noise.gamma)
 
 
 def test_at_allowance_one_subsampling_is_optimal() -> None:

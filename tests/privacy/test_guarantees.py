@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from fractions import Fraction
 from typing import Any
 
@@ -49,3 +50,10 @@ def test_rounding_up_reaches_infinity() -> None:
 def test_a_pair_of_numbers_is_refused_with_the_way_to_write_it() -> None:
     with pytest.raises(InvalidArgument, match=r"target must be .*, got \(8, 1e-05\). Write PrivacyGuarantee\(eps"):
         check_guarantee("target", (8, 1e-5))
+
+
+def test_a_guarantee_is_built_by_name() -> None:
+    with pytest.raises(InvalidArgument, match=r"must be given by name, got \(2, 1e-05\). Write Privacy"):
+        PrivacyGuarantee(2, 1e-5)  # type: ignore[misc]
+    assert PrivacyGuarantee(epsilon=2, delta=0) == PrivacyGuarantee(epsilon=2.0)
+    assert pickle.loads(pickle.dumps(PrivacyGuarantee(epsilon=2))) == PrivacyGuarantee(epsilon=2)

@@ -14,8 +14,18 @@ import pytest
 
 import darrm_torch as dt
 from recipes import data
-from recipes.reproduce import __main__ as command, curves, gaussian, labels, losses, published, strategies
-from recipes.reproduce.result import Result, Table
+from recipes.reproduce import (
+    __main__ as command,
+    curves,
+    gaussian,
+    labels,
+    listing,
+    losses,
+    published,
+    regions,
+    strategies,
+)
+from recipes.reproduce.result import Exhibit, Result, Table
 
 
 @pytest.mark.parametrize("source", published.TOTALS)
@@ -233,6 +243,53 @@ def test_mistakes_are_one_line_and_status_2(wrong: list[str], capsys: pytest.Cap
     assert error.count("\n") == 1
 
 
+def test_the_listing_has_every_figure_and_table_of_the_paper(tmp_path: Path) -> None:
+    names = [f"{kind} {number}" for kind in ("Figure", "Table") for number in range(1, 11)]
+    assert list(listing.EXHIBITS) == names
+    assert {maker for _, makers in listing.EXHIBITS.values() for maker in makers} <= set(command.NAMES)
+    absent = listing.listing(tmp_path)
+    assert [row[0] for row in absent.rows if row[2] != "`labels-mnist`"] == names
+    assert {row[3] for row in absent.rows} == {"no"}
+    exhibit = Exhibit(name="Figure 3", agrees="all of it", differs="nothing")
+    Result(name="randomized-response", title="T", tables=(), exhibits=(exhibit,)).write(tmp_path)
+    (found,) = [row for row in listing.listing(tmp_path).rows if row[3] == "yes"]
+    assert found == (
+        "Figure 3",
+        listing.EXHIBITS["Figure 3"][0],
+        "`randomized-response`",
+        "yes",
+        "all of it",
+        "nothing",
+    )
+
+
+def test_corners_are_the_papers() -> None:
+    for guarantee in (*regions.SEEN.values(), dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)):
+        ours, printed = regions.corners(guarantee), regions.papers_corners(guarantee)
+        assert len(ours) == len(printed) == (8 if guarantee.delta else 4)
+        assert np.allclose(sorted(ours), sorted(printed), atol=1e-12)
+
+
+def test_the_program_of_randomized_response_has_the_papers_optimum() -> None:
+    result = regions.randomized_response()
+    for _, _, worst, printed, _, by_program, by_formula in result.tables[0].rows:
+        assert worst == printed
+        assert by_program == pytest.approx(by_formula, abs=1e-12)
+    random = np.random.default_rng(1)
+    composed, target = dt.PrivacyGuarantee(epsilon=1.1, delta=0.01), dt.PrivacyGuarantee(epsilon=0.3, delta=1e-3)
+    worst, _ = regions.best_constant(composed, target)
+    points = np.array(regions.corners(composed))
+    inside = random.dirichlet(np.ones(len(points)), size=1000) @ points
+    assert max(regions.objective(tuple(point), target) for point in inside) <= regions.objective(worst, target)
+
+
+@pytest.mark.parametrize("drawn", [regions.problem_setting, regions.feasible_regions, regions.randomized_response])
+def test_drawings_are_written(drawn: Any, tmp_path: Path) -> None:
+    result = drawn()
+    result.write(tmp_path)
+    assert (tmp_path / f"{result.name}.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_name_has_an_experiment() -> None:
     options = argparse.Namespace(folder=Path())
     assert tuple(command.experiments(options)) == command.NAMES
@@ -243,6 +300,9 @@ def test_data_that_cannot_be_had_are_named(tmp_path: Path, monkeypatch: pytest.M
     result = labels.accuracy("mnist", tmp_path, seeds=[1])
     assert result.notes[0].startswith("Not made: ")
     assert result.tables == ()
+    assert {(exhibit.name, exhibit.made) for exhibit in result.exhibits} == {
+        (f"Table {number}", False) for number in (1, 6, 8, 10)
+    }
 
 
 def _no_network(name: str, folder: Path | None) -> Iterator[Any]:

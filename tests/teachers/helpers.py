@@ -91,3 +91,21 @@ def noisy(seed: int, data_seed: int) -> Teacher:
     torch.manual_seed(seed)
     teacher.train()
     return teacher
+
+
+def build() -> nn.Module:
+    """A network for :func:`some_data`."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+
+
+def zeros() -> nn.Module:
+    """The same with weights of zero."""
+    model = build()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)

@@ -11,22 +11,7 @@ from torch import nn
 
 from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy, read_privacy
 from darrm_torch.teachers.dp_sgd import train_teacher
-
-
-def build() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-
-
-def zeros() -> nn.Module:
-    model = build()
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    return model
-
-
-def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)
+from tests.teachers.helpers import build, some_data, zeros
 
 
 @pytest.mark.parametrize(
@@ -113,12 +98,16 @@ def test_a_seed_repeats_a_run() -> None:
     assert torch.equal(runs[0]["module_state_dict"]["1.weight"], runs[1]["module_state_dict"]["1.weight"])
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38, "label 2", "label -1", "label -100"])
 @pytest.mark.parametrize("noise", [0.5, None])
-def test_records_that_are_not_finite_contribute_zero(bad: float, noise: float | None) -> None:
+def test_records_that_are_not_finite_contribute_zero(bad: float | str, noise: float | None) -> None:
     # Record 3 is replaced by one whose gradient is zero: weights that are not trained, and inputs of zero.
     inputs, labels = some_data(40)
-    inputs[3] = bad
+    right = int(labels[3])
+    if isinstance(bad, str):
+        labels[3] = int(bad.removeprefix("label "))
+    else:
+        inputs[3] = bad
     setting = TrainingSettings(batch_size=10, epochs=2, noise_multiplier=noise)
 
     def weights() -> torch.Tensor:
@@ -128,7 +117,7 @@ def test_records_that_are_not_finite_contribute_zero(bad: float, noise: float | 
     spoiled = weights()
     assert spoiled.isfinite().all()
     if noise is not None:
-        inputs[3] = 0.0  # without a bias, its gradient is zero
+        inputs[3], labels[3] = 0.0, right  # without a bias, its gradient is zero
         assert torch.equal(spoiled, weights())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import time
 import warnings
 from dataclasses import asdict
 
@@ -170,7 +171,7 @@ def test_files_that_cannot_be_read_are_refused(teacher, tmp_path):
         with pytest.raises(InvalidArgument, match=word):
             read_privacy(tmp_path / name)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidArgument, match=r"teacher-\*\.pt"):
+    with pytest.raises(InvalidArgument, match=r"a folder with \.pt files"):
         read_privacy(tmp_path / "empty")
 
 
@@ -466,6 +467,30 @@ def test_an_accountant_that_would_take_long_is_not_asked():
     for history in ([(0.1, 0.01, 100)], [(1.0 + 0.01 * i, 0.1, 3) for i in range(25)]):
         notes = read_privacy(history).reading.notes
         assert any("prv accountant was not asked, as it would take long" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "run", [(0.25, 0.1, 5000), (0.05, 0.5, 10_000), (0.2, 1.0, 60), (1.0, 0.01, 10**15), (1e300, 0.5, 10)], ids=str
+)
+def test_no_history_makes_reading_hang(run):
+    began = time.process_time()
+    reading = read_privacy([run]).reading
+    assert time.process_time() - began < 5
+    assert reading.epsilon <= reading.stated_epsilon < math.inf
+    assert any("our own bound stands in for it" in note for note in reading.notes)
+
+
+def test_noise_that_hides_nothing_promises_nothing():
+    assert read_privacy([(1e-6, 0.5, 10)]).reading.epsilon == math.inf
+
+
+@pytest.mark.slow
+def test_a_noise_of_its_own_for_each_step_is_read_within_seconds():
+    began = time.process_time()
+    reading = read_privacy([(1 + step / 1000, 0.01, 1) for step in range(1000)]).reading
+    assert time.process_time() - began < 60
+    assert read_privacy([(1.5, 0.01, 1000)]).reading.epsilon < reading.epsilon
+    assert reading.epsilon < read_privacy([(1.0, 0.01, 1000)]).reading.epsilon
 
 
 # --- several teachers -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,7 @@ from darrm_torch.errors import DarrmError
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
 from darrm_torch.teachers.training import _data_digest
-
-
-def build() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-
-
-def zeros() -> nn.Module:
-    model = build()
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    return model
-
-
-def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)
+from tests.teachers.helpers import build, some_data, zeros
 
 
 def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
@@ -230,6 +216,20 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
         train_teachers(tmp_path, shard_size=8, settings=TrainingSettings(epochs=2), **arguments)
     with pytest.raises(InvalidArgument, match="device must be cpu or cuda"):
         train_teachers(tmp_path, shard_size=8, settings=setting, device="abacus", **arguments)
+
+
+def test_faulty_records_are_trained_without_a_word(tmp_path: Path) -> None:
+    """An error would tell about single records; ignored_records is for their owner."""
+    inputs, labels = some_data(20)
+    inputs[3], labels[5], labels[6] = float("nan"), 9, -100
+    assert dt.ignored_records(inputs, labels, classes=2).tolist() == [3, 5, 6]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        files = train_teachers(
+            tmp_path, build_model=build, inputs=inputs, labels=labels, shards=[np.arange(20)], shard_size=20,
+            settings=TrainingSettings(batch_size=10, epochs=1), workers=1, progress=False,
+        )  # fmt: skip
+    dt.load_teacher(files[0], build())  # refuses weights that are not finite
 
 
 class Picky(nn.Module):

@@ -1,0 +1,72 @@
+"""Running a command: what goes wrong is one line on stderr and an exit status, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import darrm_torch as dt
+from darrm_torch.cli.parser import Command
+from darrm_torch.cli.running import run_command
+
+
+def add_arguments(parser: Any) -> None:
+    parser.add_argument("--label-target", type=float)
+    parser.add_argument("--accept", nargs="+", default=[])
+    parser.add_argument("--ledger")
+
+
+def outcome(capsys: pytest.CaptureFixture[str], run: Callable[[Any], int], *arguments: str) -> tuple[int, str]:
+    command = Command(summary="A test.", example="tool x", add_arguments=add_arguments, run=run, stopped="gave up")
+    status = run_command(command, arguments, prog="tool x")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return status, captured.err
+
+
+def raising(error: BaseException) -> Callable[[Any], int]:
+    def run(options: Any) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (dt.InvalidArgument("label_target", "small", 3), 2, "tool: error: --label-target must be small, got 3\n"),
+        (dt.InvalidArgument("label_target.delta", "0", 1), 2, "tool: error: --label-target.delta must be 0, got 1\n"),
+        (dt.InvalidArgument("other", "small", 3), 2, "tool: error: other must be small, got 3\n"),
+        (dt.UnprovenPrivacy("no proof", finding="gdp"), 1, "tool: error: no proof (--accept gdp)\n"),
+        (dt.UnprovenPrivacy("no proof"), 1, "tool: error: no proof\n"),
+        (dt.BudgetExceeded("too much"), 1, "tool: error: too much\n"),
+        (dt.PrivacyViolation("not private"), 1, "tool: error: not private\n"),
+        (dt.LedgerError("damaged"), 2, "tool: error: --ledger: damaged\n"),
+        (KeyboardInterrupt(), 130, "tool: gave up\n"),
+        (SystemExit(1), 130, "tool: gave up\n"),
+        (MemoryError(), 2, "tool: error: a number is too large: out of memory\n"),
+        (KeyError("a\nb"), 2, "tool: error: unexpected KeyError: 'a\\nb' (DARRM_TRACEBACK=1 shows where)\n"),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_an_error_is_one_line_and_a_status(
+    capsys: pytest.CaptureFixture[str], error: BaseException, status: int, message: str
+) -> None:
+    assert outcome(capsys, raising(error)) == (status, message)
+
+
+def test_a_traceback_is_shown_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("DARRM_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        outcome(capsys, raising(KeyError("x")))
+
+
+def test_the_command_line_overrides_the_file_of_options(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text("label_target: 1.5\nledger: kept\n")
+    seen: list[Any] = []
+    arguments = ("--config", str(tmp_path / "options.yaml"), "--label-target", "2")
+    assert outcome(capsys, lambda options: seen.append(options) or 0, *arguments) == (0, "")
+    assert (seen[0].label_target, seen[0].ledger) == (2.0, "kept")

@@ -1,0 +1,136 @@
+"""Teachers with a common trunk: the votes of each alone, one trunk in memory, one pass through it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18
+
+import darrm_torch as dt
+from darrm_torch.labels.shared_parts import SharedParts, copies_that_share
+
+
+class Counted(nn.Linear):
+    """Counts how often it runs, over all copies."""
+
+    calls: list[int] = []  # noqa: RUF012
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        Counted.calls.append(len(inputs))
+        return super().forward(inputs)
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.factor
+
+
+def heads(trunk: nn.Module, count: int, width: int, *before: nn.Module) -> list[nn.Module]:
+    return [nn.Sequential(copy.deepcopy(trunk), *before, nn.Linear(width, 3)) for _ in range(count)]
+
+
+def ensemble(models: list[nn.Module]) -> dt.PrivateMajorityEnsemble:
+    return dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
+
+
+def alone(models: list[nn.Module], inputs: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.stack([copy.deepcopy(model).eval()(inputs.clone()).argmax(dim=-1) for model in models])
+
+
+TRUNKS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "layers": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8)), ()),
+    "a head that writes into its input": (lambda: nn.Linear(6, 8), (nn.ReLU(inplace=True),)),
+    "a trunk that writes into its input": (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 8)), ()),
+    "dropout": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5)), (nn.Tanh(),)),
+    "statistics": (lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8)), ()),
+}
+
+
+@pytest.mark.parametrize("name", TRUNKS)
+def test_votes_are_those_of_each_teacher_alone(name: str) -> None:
+    torch.manual_seed(0)
+    build, before = TRUNKS[name]
+    models = heads(build(), 5, 8, *before)
+    inputs = torch.randn(64, 6)
+    mine = ensemble(models)
+    for _ in range(2):
+        assert torch.equal(mine.sensitive_votes(inputs), alone(models, inputs))
+    with torch.inference_mode():
+        assert torch.equal(mine.sensitive_votes(inputs), alone(models, inputs))
+    assert torch.equal(copy.deepcopy(mine).sensitive_votes(inputs), alone(models, inputs))
+    assert torch.equal(pickle.loads(pickle.dumps(mine._teachers)).votes(inputs, range(5)), alone(models, inputs))
+
+
+def test_the_trunk_is_kept_once_and_runs_once() -> None:
+    models = heads(Counted(6, 8), 20, 8)
+    mine, inputs = ensemble(models), torch.randn(10, 6)
+    mine.sensitive_votes(inputs)
+    Counted.calls.clear()
+    mine.sensitive_votes(inputs)
+    assert Counted.calls == [10]
+    storages = {weight.untyped_storage().data_ptr(): weight.numel() for weight in mine._teachers.parameters()}
+    assert sum(storages.values()) == 6 * 8 + 8 + 20 * (8 * 3 + 3)
+
+
+def test_a_module_of_the_user_that_reuses_and_rewrites() -> None:
+    """ResNet's own forward: in-place activations, sums and flattening between the parts."""
+    torch.manual_seed(0)
+    base = resnet18(num_classes=3)
+    models = []
+    for _ in range(3):
+        model = copy.deepcopy(base)
+        model.fc = nn.Linear(512, 3)
+        models.append(model)
+    inputs, mine = torch.randn(4, 3, 32, 32), ensemble(models)
+    runs: list[int] = []
+    forward = nn.Conv2d.forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Conv2d, "forward", lambda self, x: runs.append(1) or forward(self, x))
+        votes = mine.sensitive_votes(inputs)
+        first = len(runs)
+        mine.sensitive_votes(inputs)
+    assert torch.equal(votes, alone(models, inputs))
+    assert (first, len(runs) - first) == (40, 20)  # 20 convolutions; the first call also checks the inputs
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda trunk: nn.Sequential(trunk, Scaled(2.0)),
+        lambda trunk: nn.Sequential(trunk, Scaled(1.0 + 1e-12)),
+        lambda trunk: nn.Sequential(trunk, nn.Dropout(0.1)),
+    ],
+)
+def test_parts_that_differ_are_not_shared(others: Any) -> None:
+    """Equal weights are not enough: attributes count as well."""
+    trunk = nn.Linear(4, 4)
+    networks = copies_that_share([nn.Sequential(copy.deepcopy(trunk), Scaled(1.0)), others(copy.deepcopy(trunk))])
+    shared = SharedParts(networks)
+    inputs = torch.randn(3, 4)
+    expected = [nn.Sequential(trunk, network[1]).eval()(inputs) for network in networks]
+    with shared, torch.no_grad():
+        for network, outputs in zip(networks, expected, strict=True):
+            assert torch.equal(network.eval()(inputs), outputs)
+
+
+def test_hooks_and_other_weights_keep_parts_apart() -> None:
+    trunk, seen = nn.Linear(4, 4), []
+    hooked = copy.deepcopy(trunk)
+    hooked.register_forward_hook(lambda *_: seen.append(1))
+    models = [nn.Sequential(one, nn.Linear(4, 2)) for one in (trunk, hooked, copy.deepcopy(trunk))]
+    mine = ensemble(models)
+    mine.sensitive_votes(torch.randn(2, 4))
+    assert len(seen) >= 1
+    with torch.no_grad():
+        models[2][0].weight[0, 0] += 1e-7
+    assert torch.equal(ensemble(models).sensitive_votes(torch.ones(3, 4)), alone(models, torch.ones(3, 4)))

@@ -1,0 +1,97 @@
+"""Types of arguments: what an annotation admits passes unchanged, anything else is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from darrm_torch import InvalidArgument, PrivacyGuarantee
+from darrm_torch.arguments import as_array, checked
+
+POINT = PrivacyGuarantee(epsilon=0.1)
+KINDS: list[tuple[Any, list[Any], list[Any]]] = [  # an annotation, what it admits, what it refuses
+    (int, [0, np.int64(3), torch.tensor(3)], [1.0, True, "1", None, [1], torch.ones(2, dtype=torch.int64)]),
+    (float, [0, 0.5, np.float32(1), torch.tensor(0.5)], [True, "0.5", None, [0.5], 10**400, np.ones(2)]),
+    (bool, [True, np.False_], [0, 1, "yes", None]),
+    (str, ["", "x"], [0, None, b"x", ["x"]]),
+    (Sequence, [[1], (1,), np.ones(2)], ["text", b"x", {1: 2}, {1}, 3, None, iter([1])]),
+    (Iterable, [[1], iter([1]), {1}], ["text", {1: 2}, 3, None]),
+    (Mapping, [{}], [[], "x", None]),
+    (Callable, [len, lambda: 0], [0, "len", None]),
+    (Literal["fixed", "fresh"], ["fixed", "fresh"], ["all", 0, None, ["fixed"], np.array(["fixed", "fresh"])]),
+    (Collection[Literal["a", "b"]], [(), ["a"], {"a"}], ["a", ["c"], [1], None]),
+    (PrivacyGuarantee, [POINT], [0.1, (0.1, 0), "0.1,0", None]),
+    (PrivacyGuarantee | None, [POINT, None], [0.1, ()]),
+    (npt.ArrayLike, [1, [1], "x", None], []),
+    (Any, [1, None, "x"], []),
+]
+
+
+def function_of(annotation: Any) -> Callable[..., Any]:
+    def function(value: Any) -> Any:
+        return value
+
+    function.__annotations__["value"] = annotation
+    return checked(function)
+
+
+@pytest.mark.parametrize(("annotation", "admitted", "refused"), KINDS, ids=lambda value: str(value)[:20])
+def test_an_annotation_admits_its_values_and_no_others(
+    annotation: Any, admitted: list[Any], refused: list[Any]
+) -> None:
+    function = function_of(annotation)
+    for value in admitted:
+        assert function(value) is value
+        assert function(value=value) is value
+    for value in refused:
+        with pytest.raises(InvalidArgument, match=r"^value must be "):
+            function(value)
+
+
+def test_data_are_not_shown() -> None:
+    """A tensor in the wrong place may hold private records."""
+    with pytest.raises(InvalidArgument, match=r"^value must be an integer, got 'Tensor'$"):
+        function_of(int)(torch.tensor([41.5, 42.5]))
+
+
+def test_missing_and_unknown_arguments_are_those_of_python() -> None:
+    for arguments in ({}, {"value": 1, "other": 2}):
+        with pytest.raises(TypeError):
+            function_of(int)(**arguments)
+
+
+def test_a_functions_own_check_of_numbers_says_more() -> None:
+    @checked
+    def release(labels: int) -> None:
+        raise InvalidArgument("labels", "an integer >= 1", labels, "Its own cure.")
+
+    with pytest.raises(InvalidArgument, match="Its own cure"):
+        release("many")
+
+
+def test_classes_check_what_constructs_them() -> None:
+    @checked
+    @dataclass(frozen=True)
+    class Settings:
+        steps: int
+
+    assert Settings(3).steps == 3
+    with pytest.raises(InvalidArgument, match=r"^steps must be an integer, got 'three'"):
+        Settings("three")
+
+
+@pytest.mark.parametrize("value", [[1, 2], np.ones(2), torch.ones(2, requires_grad=True), 1.5])
+def test_arrays_of_numbers(value: Any) -> None:
+    assert as_array("gamma", value, "numbers").dtype.kind in "iuf"
+
+
+@pytest.mark.parametrize("value", [[[1], [1, 2]], "text", [None], [1j], torch.ones(2).to_sparse(), [True]])
+def test_what_is_no_array_of_numbers_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^gamma must be numbers, got "):
+        as_array("gamma", value, "numbers")
