@@ -89,6 +89,7 @@ WITHOUT_A_FILE = {  # module: where its tests are
     "__main__": "cli/test_main",
     "arrays": "",  # names of types alone
     "mechanisms/base": "mechanisms/test_conformance",
+    "privacy/routes": "privacy/test_totals",
     "teachers/accountants": "teachers/test_reading",
     "teachers/findings": "teachers/test_reading",
     "teachers/workers": "teachers/test_training",

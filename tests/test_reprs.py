@@ -102,6 +102,7 @@ def test_every_export_that_users_call_has_an_example() -> None:
         "TotalPrivacy": dt.total_privacy,
         "WorstCase": dt.certify,
         "Design": dt.design,
+        "OneModel": dt.plan,
         "Plan": dt.plan,
     }
     without = []

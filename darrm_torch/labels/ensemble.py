@@ -18,10 +18,10 @@ from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
 from ..planning.families import strongest_mechanism
 from ..privacy.allocation import RandomAllocation
-from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
+from ..privacy.units import RECORD, Neighbours
 from ..reprs import cut
 from ..teachers.allocations import check_constants, check_slices, settled_allocation
 from ..teachers.checkpoints import unwrap_module, weights_digest
@@ -144,6 +144,8 @@ class PrivateMajorityEnsemble(nn.Module):
         overlap: int | None = None,
         allocation: RandomAllocation | None = None,
         neighbours: Neighbours = "add/remove",
+        unit: str = "record",
+        records_per_unit: int = 1,
         noise: Literal["one-label", "self-bounding"] = "one-label",
         teacher_promise: Literal["profile", "point"] = "profile",
         mechanism: str | Mechanism | None = None,
@@ -167,6 +169,8 @@ class PrivateMajorityEnsemble(nn.Module):
             target: the guarantee of one label, instead of ``allowance``.
             overlap, allocation, neighbours: see the class. Engines of Opacus say nothing about an allocation, and their
                 loaders take sample rate and steps from the shard; ``accept=["constants"]`` if they were declared.
+            unit, records_per_unit: what to protect, such as "patient", and how many records it has at most in the data
+                of one teacher. ``overlap`` then says how many teachers have records of one unit.
             noise: ``"one-label"``: the optimum for one label of two classes. ``"self-bounding"``: noise whose costs
                 add up over many labels; it needs ``allowance``. With more than two ``classes`` it is
                 :class:`~darrm_torch.SelfBoundingPlurality`.
@@ -220,6 +224,8 @@ class PrivateMajorityEnsemble(nn.Module):
             optimizers=optimizers,
             overlap=overlap,
             initial=initial,
+            unit=unit,
+            records_per_unit=records_per_unit,
             delta=delta,
             accept=accept,
         )
@@ -229,8 +235,9 @@ class PrivateMajorityEnsemble(nn.Module):
         epsilons = [profile.reading.stated_epsilon for profile in profiles]
         if neighbours == "replace-one":
             profiles = tuple(profile.for_replacement() for profile in profiles)
+        if any(profile.unit != RECORD for profile in profiles):
             epsilons = [profile.epsilon(delta) for profile in profiles]
-        else:
+        if neighbours == "add/remove":
             check_slices(data_loaders, overlap=overlap or count, accept=accept)
         point = PrivacyGuarantee(epsilon=max(epsilons), delta=delta)
         if isinstance(mechanism, str):

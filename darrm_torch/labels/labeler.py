@@ -22,10 +22,10 @@ from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_numbe
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import NoiseFree
 from ..privacy.allocation import RandomAllocation
-from ..privacy.assumptions import Neighbours
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
+from ..privacy.units import RECORD, Neighbours, common_unit
 from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
@@ -148,6 +148,8 @@ class PrivateLabeler:
         terms |= rules or {}
         terms |= {} if allocation is None else {"allocation": allocation.to_dict()}
         terms |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
+        unit = common_unit(profile.unit for profile in profiles)
+        terms |= {} if unit == RECORD else {"unit": unit.name, "records_per_unit": unit.records}
         self.identity = {
             "teachers": hashlib.sha256(json.dumps(names).encode()).hexdigest(),
             "mechanism": described(mechanism),

@@ -14,6 +14,7 @@ from ..mechanisms.base import Mechanism
 from ..privacy.guarantees import format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
+from ..privacy.units import RECORD
 from .ledger import PrivacyLedger
 
 __all__ = ["report_as_dict", "report_as_text"]
@@ -100,7 +101,8 @@ def _cost(whose: str, total: Mapping[str, Any]) -> str:
     if total["epsilon"] is None:
         return f"{whose} not proven to be private: no bound holds at delta {delta}."
     explanation = next(route["explanation"] for route in total["routes"] if route["name"] == total["route"])
-    cost = f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP, by {total['route']}. {explanation}"
+    protects = "" if total["protects"] == str(RECORD) else f" for {total['protects']}"
+    cost = f"{whose} ({format_bound(total['epsilon'], 6)}, {delta})-DP{protects}, by {total['route']}. {explanation}"
     others = [route["epsilon"] for route in total["routes"] if route["applies"] and "allocation" not in route["key"]]
     without = format_bound(min(others), 6) if others else "infinite"
     if any(route["key"].startswith("allocation") for route in total["routes"]):

@@ -15,7 +15,9 @@ import numpy as np
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
 from .gaussian import pure_composition
+from .label_curves import composed_epsilon, worst_curve
 from .sampling import RandomBits
 
 __all__ = ["MOST_LABELS", "MOST_VOTES", "AnyVotes", "Mechanism", "NoisyCounts", "PureLabels", "check_request"]
@@ -196,6 +198,20 @@ class Mechanism(ABC):
             self._teacher_count(teachers)
         return math.inf
 
+    def label_promise(
+        self, *, teacher: PrivacyProfile, teachers: int, overlap: int, labels: int, delta: float
+    ) -> PrivacyProfile | None:
+        """One label as a release of teachers that promise ``teacher`` each; ``None`` if nothing is known.
+
+        Args:
+            teacher: what each teacher promises.
+            teachers: K.
+            overlap: r.
+            labels: how many labels, each of votes of its own, are to be composed; it decides which points are useful.
+            delta: of all labels together.
+        """
+        return None
+
     def describe(self) -> dict[str, Any]:
         """The mechanism as JSON values: kind, parameters, source of randomness, notes."""
         return {
@@ -308,7 +324,7 @@ class AnyVotes(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCounts(AnyVotes):
-    """A mechanism that protects the counts by its own randomness and is built for an overlap.
+    """A mechanism that protects the counts by its own randomness, treats classes alike and is built for an overlap.
 
     Args:
         overlap: r, the largest number of teachers that have a record in their training data: 1 for disjoint shards.
@@ -321,6 +337,31 @@ class NoisyCounts(AnyVotes):
         super().__post_init__()
         self._validate("overlap", check_integer, low=1, high=MOST_VOTES)
 
+    @property
+    def _terms(self) -> float:
+        """How many values of the noise its law sums over, roughly."""
+        return 1.0
+
+    def _listed_epsilon(self, labels: int, delta: float, overlap: int, beyond: PrivacyGuarantee) -> float:
+        """Epsilon of ``labels`` labels by the worst curve of one label; infinite where it cannot be listed.
+
+        Args:
+            labels: Q.
+            delta: of all labels.
+            overlap: r.
+            beyond: a guarantee of one label, see :func:`worst_curve`.
+        """
+        return composed_epsilon(_listed(self, overlap, beyond), labels, delta) if delta > 0 else math.inf
+
+
+@functools.lru_cache(maxsize=64)
+def _listed(mechanism: NoisyCounts, overlap: int, beyond: PrivacyGuarantee) -> tuple[PrivacyGuarantee, ...]:
+    teachers, classes = mechanism.teachers, mechanism.classes
+    if teachers is None or classes is None:
+        return ()
+    limits: dict[str, Any] = {"overlap": overlap, "beyond": beyond, "terms": mechanism._terms}
+    return worst_curve(mechanism._law, teachers=teachers, classes=classes, **limits)
+
 
 class PureLabels(Mechanism):
     """A mechanism each of whose labels is epsilon-DP with delta = 0, and ``_zcdp`` * epsilon**2-zCDP."""
@@ -331,7 +372,12 @@ class PureLabels(Mechanism):
         """(Q epsilon, 0) for ``labels`` labels together, or a smaller epsilon at a positive ``delta``."""
         labels, delta, overlap = check_request(labels, delta, overlap)
         epsilon = self._label_epsilon(overlap)
-        return pure_composition(epsilon, self._zcdp * epsilon**2, labels=labels, delta=delta or 0.0)
+        total = pure_composition(epsilon, self._zcdp * epsilon**2, labels=labels, delta=delta or 0.0)
+        if not isinstance(self, NoisyCounts):
+            return total
+        one = PrivacyGuarantee(epsilon=epsilon)
+        listed = self._listed_epsilon(labels, total.delta, overlap or self.overlap, one)
+        return PrivacyGuarantee(epsilon=min(total.epsilon, listed), delta=total.delta)
 
     @abstractmethod
     def _label_epsilon(self, overlap: int | None) -> float:

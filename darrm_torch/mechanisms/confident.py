@@ -12,7 +12,15 @@ from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import check_number
 from ..privacy.guarantees import PrivacyGuarantee
-from .gnmax import LARGEST_SIGMA, SMALLEST_SIGMA, GaussianCounts, gaussian_noise, noisy_argmax, noisy_argmax_law
+from .gnmax import (
+    LARGEST_SIGMA,
+    SMALLEST_SIGMA,
+    GaussianCounts,
+    gaussian_noise,
+    grid_step,
+    noisy_argmax,
+    noisy_argmax_law,
+)
 
 __all__ = ["ConfidentGNMax"]
 
@@ -97,6 +105,10 @@ class ConfidentGNMax(GaussianCounts):
 
     def _squared_mu(self) -> float:
         return 1 / self.sigma_check**2 + 2 / self.sigma**2
+
+    @property
+    def _terms(self) -> float:
+        return 20 * (self.sigma / grid_step(self.sigma) + self.sigma_check / grid_step(self.sigma_check))
 
     def _parameters(self) -> dict[str, Any]:
         return {

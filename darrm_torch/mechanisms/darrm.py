@@ -14,13 +14,18 @@ from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..noise.function import NoiseFunction
 from ..noise.grid import GRID
+from ..noise.label_prices import label_promise
 from ..noise.self_bounding import self_bounding_allowance
 from ..privacy.composition import simple_composition
 from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
 from .base import Mechanism, check_request
 from .gaussian import pure_composition
+from .label_curves import LARGEST_LISTED, composed_epsilon, curve_of_pairs
 
 __all__ = ["DaRRM"]
+
+_MOST_TEACHERS = 300  # whose pairs of counts are all compared
 
 
 @checked
@@ -114,6 +119,12 @@ class DaRRM(Mechanism):
         total = simple_composition(PrivacyGuarantee(epsilon=one), labels).epsilon
         if labels > 1 and delta > 0 and math.isfinite(pure := self._label_epsilon(reach, 0.0)):
             total = min(total, pure_composition(pure, pure**2 / 2, labels=labels, delta=delta).epsilon)
+        if labels > 1 and delta > 0:
+            rest = delta / labels / 1024
+            last = self._label_epsilon(reach, rest)
+            if last < math.inf:
+                points = self._curve(reach, PrivacyGuarantee(epsilon=last, delta=rest))
+                total = min(total, composed_epsilon(points, labels, delta))
         return PrivacyGuarantee(epsilon=total, delta=delta)
 
     def _label_epsilon(self, overlap: int, delta: float) -> float:
@@ -127,10 +138,26 @@ class DaRRM(Mechanism):
             worst = max(worst, float(ratios.max()))
         return math.log(worst) + 2.0**-46
 
+    def _curve(self, overlap: int, beyond: PrivacyGuarantee) -> tuple[PrivacyGuarantee, ...]:
+        """Guarantees of one label that hold at once, by all pairs of counts; see :func:`curve_of_pairs`."""
+        if beyond.epsilon > LARGEST_LISTED or self.teachers > _MOST_TEACHERS:
+            return (beyond,)
+        votes = np.arange(self.teachers + 1)
+        here, there = np.nonzero(np.abs(votes[:, None] - votes) <= overlap)
+        law = np.stack([2**54 - self._thresholds, self._thresholds], axis=1) / 2.0**54
+        return curve_of_pairs(law[here], law[there], beyond)
+
     def self_bounding_allowance(self, *, teachers: int | None = None, overlap: int | None = None) -> float:
         """The noise function's own allowance, see :func:`darrm_torch.self_bounding_allowance`."""
         count = self._teacher_count(teachers)
         return self_bounding_allowance(self.noise.gamma, teachers=count, overlap=overlap)
+
+    def label_promise(
+        self, *, teacher: PrivacyProfile, teachers: int, overlap: int, labels: int, delta: float
+    ) -> PrivacyProfile | None:
+        """The exact curve of the noise function; see :meth:`Mechanism.label_promise`."""
+        self._teacher_count(teachers)
+        return label_promise(self.noise.gamma, teacher=teacher, overlap=overlap, labels=labels, delta=delta)
 
     def _parameters(self) -> dict[str, Any]:
         return {"gamma": self.noise.gamma.tolist(), "certified": self.certificate is not None}

@@ -32,6 +32,7 @@ __all__ = ["GNMax"]
 SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bit sums
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 _MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # up to these, label_renyi takes seconds
+_OF_COUNTS = "the Gaussian mechanism on the counts"
 _METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu, "label": gaussian_mu}
 _ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
 
@@ -52,10 +53,11 @@ class GaussianCounts(NoisyCounts):
             self._validate("delta", low=0.0, high=1.0, low_open=True, high_open=True)
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
-        """The exact (epsilon, ``delta``) of ``labels`` rounds of noisy counts, an upper bound for the labels.
+        """(epsilon, ``delta``) of ``labels`` labels: the smallest of up to three bounds.
 
-        For a :class:`GNMax` with few known teachers and classes and overlap 1, the Renyi bound of the labels themselves
-        if that is smaller: see ``label_renyi``.
+        The exact figure of noisy counts, which the labels are a function of. With few known teachers and classes: the
+        composition of the worst curve of one label over all neighbouring histograms and, for a :class:`GNMax` with
+        overlap 1, the Renyi bound of the labels (``label_renyi``).
 
         Args:
             labels: Q.
@@ -65,28 +67,35 @@ class GaussianCounts(NoisyCounts):
         Raises:
             InvalidArgument: no delta given here or when the mechanism was built.
         """
-        delta, *epsilons = self._bounds(labels, delta, overlap)
-        return PrivacyGuarantee(epsilon=min(epsilons), delta=delta)
+        delta, epsilons = self._bounds(labels, delta, overlap)
+        return PrivacyGuarantee(epsilon=min(epsilons.values()), delta=delta)
 
     def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
-        """A phrase that names the smaller of the two bounds of :meth:`guarantee`."""
-        _, of_counts, of_labels = self._bounds(labels, delta, overlap)
-        if of_counts <= of_labels:
-            bound = "the Gaussian mechanism on the counts"
-        else:
-            votes = f"all votes of {self.teachers} teachers for {self.classes} classes"
-            bound = f"the Renyi bound of the label itself, over {votes}"
+        """A phrase that names the smallest of the bounds of :meth:`guarantee`."""
+        _, epsilons = self._bounds(labels, delta, overlap)
+        bound = min(epsilons, key=epsilons.__getitem__)
+        if bound != _OF_COUNTS:
+            bound += f", over all votes of {self.teachers} teachers for {self.classes} classes"
         strength = {name: value for name, value in self._parameters().items() if name not in ("overlap", "delta")}
         return ", ".join([f"by {bound}", *(f"{name} = {value:.6g}" for name, value in strength.items())])
 
-    def _bounds(self, labels: int, delta: float | None, overlap: int | None) -> tuple[float, float, float]:
-        """delta, and at this delta the epsilon of the noisy counts and that of the labels themselves."""
+    def _bounds(self, labels: int, delta: float | None, overlap: int | None) -> tuple[float, dict[str, float]]:
+        """delta, and at this delta an epsilon by each argument."""
         labels, delta, overlap = check_request(labels, delta, overlap)
         delta, overlap = self.delta if delta is None else delta, overlap or self.overlap
         if delta is None:
             raise InvalidArgument("delta", "given", None, "No delta was given when it was built: guarantee(delta=...)")
+        one = overlap * math.sqrt(self._squared_mu()) * (1 + 2.0**-48)
         mu = overlap * math.sqrt(labels * self._squared_mu()) * (1 + 2.0**-48)
-        return delta, gaussian_epsilon(delta, mu), self._epsilon_of_labels(labels, delta, overlap)
+        bounds = {
+            _OF_COUNTS: gaussian_epsilon(delta, mu),
+            "the Renyi bound of the label itself": self._epsilon_of_labels(labels, delta, overlap),
+        }
+        if delta > 0:
+            rest = delta / labels / 1024
+            beyond = PrivacyGuarantee(epsilon=gaussian_epsilon(rest, one), delta=rest)
+            bounds["the worst curve of the label itself"] = self._listed_epsilon(labels, delta, overlap, beyond)
+        return delta, bounds
 
     @abstractmethod
     def _squared_mu(self) -> float:
@@ -230,6 +239,10 @@ class GNMax(GaussianCounts):
 
     def _squared_mu(self) -> float:
         return 2 / self.sigma**2
+
+    @property
+    def _terms(self) -> float:
+        return 20 * self.sigma / grid_step(self.sigma)
 
     def _draw(self, counts: IntArray) -> IntArray:
         return noisy_argmax(counts, *gaussian_noise(self.sigma), self._bits)

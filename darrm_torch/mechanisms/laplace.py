@@ -88,6 +88,10 @@ class LNMax(PureLabels, NoisyCounts):
     def _label_epsilon(self, overlap: int | None) -> float:
         return 2 * (overlap or self.overlap) / self.scale
 
+    @property
+    def _terms(self) -> float:
+        return 90 * self.scale
+
     def _parameters(self) -> dict[str, Any]:
         return {"scale": self.scale, "overlap": self.overlap}
 

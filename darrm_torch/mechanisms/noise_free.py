@@ -9,8 +9,10 @@ import numpy as np
 
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer
+from ..noise.label_prices import label_promise
 from ..noise.self_bounding import self_bounding_allowance
 from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
 from .base import MOST_VOTES, AnyVotes, check_request
 from .sampling import fair_argmax, fair_argmax_law
 
@@ -127,6 +129,15 @@ class NoiseFreeMajority(NoiseFree):
             return self_bounding_allowance(np.ones(count + 1), teachers=count, overlap=overlap)
         affected = count if overlap is None else min(check_integer("overlap", overlap, low=1), count)
         return float(affected) if self.classes is None else _allowance_of_many(count, self.classes, affected)
+
+    def label_promise(
+        self, *, teacher: PrivacyProfile, teachers: int, overlap: int, labels: int, delta: float
+    ) -> PrivacyProfile | None:
+        """The exact curve of the majority of two classes; see :meth:`Mechanism.label_promise`. None for a jury."""
+        if self.classes != 2 or self.jury is not None:
+            return None
+        gamma = np.ones(self._teacher_count(teachers) + 1)
+        return label_promise(gamma, teacher=teacher, overlap=overlap, labels=labels, delta=delta)
 
     def _notes(self) -> list[str]:
         return ["reports the majority without noise: private only through the teachers", *super()._notes()]

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..arrays import FloatArray
-from ..bisection import last_true
 from ..errors import PrivacyViolation, check_number
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..reprs import short_repr
@@ -304,19 +303,16 @@ class LabelProfile:
 
         ``math.inf`` where there is none up to 500 nats.
         """
-        delta = check_number("delta", delta, low=0.0, high=1.0)
-
-        def keeps(epsilon: float) -> bool:
+        delta, epsilon = check_number("delta", delta, low=0.0, high=1.0), 0.0
+        while epsilon <= 500.0:
             target = PrivacyGuarantee(epsilon=epsilon, delta=delta)
-            return isinstance(
-                _examine(self.gamma, region=self.region, overlap=self.overlap, target=target), Certificate
-            )
-
-        low, high = 0.0, 2.0**-20
-        if keeps(low):
-            return low
-        while not keeps(high):
-            low, high = high, 2 * high
-            if low > 500:
+            result = _examine(self.gamma, region=self.region, overlap=self.overlap, target=target)
+            if isinstance(result, Certificate):
+                return epsilon
+            # In e^epsilon the loss is convex, and that of the worst case is a tangent: its root is no larger than ours.
+            here, there = result[1].here, result[1].there
+            if there == 0:
                 return math.inf
-        return last_true(keeps, high, low, tolerance=1e-6)
+            root = math.log((here - delta) / there) if here - delta > there else 0.0
+            epsilon = max(root, epsilon + max(epsilon, 2.0**-10) * 2.0**-21)
+        return math.inf

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from ..errors import InvalidArgument
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import format_bound
+from ..privacy.units import RECORD
 from .request import Request
 
 __all__ = ["OneModel", "one_model"]
@@ -55,9 +56,9 @@ class OneModel:
 
 def one_model(request: Request) -> OneModel | None:
     """The one model that keeps the target of all labels (or of one); None if the teachers' DP-SGD is unknown."""
-    if len(request.teacher.dp_sgd) != 1 or request.teacher.promises:
+    if len(request.teacher.dp_sgd) != 1 or request.teacher.promises or request.teacher.unit != RECORD:
         return None
-    ((noise, rate, steps),) = request.teacher.dp_sgd
+    ((noise, rate, steps, *_),) = request.teacher.dp_sgd
     try:
         needed = calibrate_noise(request.targets[-1], sample_rate=rate, steps=steps)
     except InvalidArgument:

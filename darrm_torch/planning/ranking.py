@@ -198,10 +198,11 @@ class Plan(Request):
             return smallest
 
         if len(self.teacher.dp_sgd) == 1 and not self.teacher.promises:
-            ((noise, rate, steps),) = self.teacher.dp_sgd
+            ((noise, rate, steps, *records),) = self.teacher.dp_sgd
 
             def run(noise: float, steps: float) -> PrivacyProfile:
-                return PrivacyProfile.from_dp_sgd([(noise, rate, max(1, math.floor(steps)))])
+                other = PrivacyProfile(dp_sgd=((noise, rate, max(1, math.floor(steps)), *records),))  # type: ignore[arg-type]
+                return replace(other, unit=self.teacher.unit)
 
             part = least(lambda part: run(noise, steps / part), 1 / 16, max(16.0, steps), 1.01)
             return TeachersNeeded(

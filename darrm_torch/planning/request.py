@@ -174,6 +174,7 @@ class Request:
             mechanism=mechanism,
             labels=labels,
             delta=delta,
+            neighbours=self.teacher.unit.neighbours,
             allocation=self.allocation,
         )
 

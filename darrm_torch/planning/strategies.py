@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from ..mechanisms.base import Mechanism
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
+from ..privacy.units import RECORD
 
 __all__ = ["RestsOn", "Strategy", "in_python"]
 
@@ -105,7 +106,9 @@ def in_python(value: Any) -> str:
     '(dt.PrivacyGuarantee(epsilon=0.5), dt.SharedVotes(low=0.6),)'
     """
     if isinstance(value, PrivacyProfile) and not value.promises:
-        return f"dt.PrivacyProfile.from_dp_sgd({in_python(value.dp_sgd)})"
+        unit, runs = value.unit, tuple(run[:3] for run in value.dp_sgd)
+        several = f".for_unit({unit.name!r}, records={unit.records})" if unit != RECORD else ""
+        return f"dt.PrivacyProfile.from_dp_sgd({in_python(runs)}){several}"
     if isinstance(value, PrivacyProfile) and not value.dp_sgd and len(value.guarantees()) == 1:
         return in_python(value.guarantees()[0])
     if isinstance(value, tuple):

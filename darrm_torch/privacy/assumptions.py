@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from .allocation import RandomAllocation
 from .profiles import PrivacyProfile
+from .units import ProtectedUnit
 
-__all__ = ["Neighbours", "assumptions_of"]
-
-Neighbours = Literal["add/remove", "replace-one"]
+__all__ = ["assumptions_of"]
 
 
 def assumptions_of(
@@ -18,26 +16,28 @@ def assumptions_of(
     *,
     affected: int,
     fresh: bool,
-    neighbours: Neighbours,
+    unit: ProtectedUnit,
     allocation: RandomAllocation | None,
     secure: bool,
     jury: bool = False,
 ) -> tuple[str, ...]:
-    """The assumptions of a total of labels from these teachers, of which one record affects ``affected``."""
-    differ = "adding or removing one record" if neighbours == "add/remove" else "replacing one record"
+    """The assumptions of a total of labels from these teachers, of which one ``unit`` affects ``affected``."""
     if affected == len(profiles):
-        overlap = "Overlap: none is assumed; one record may affect every teacher."
+        overlap = f"Overlap: none is assumed; one {unit.name} may affect every teacher."
     else:
         overlap = (
-            f"Overlap: one record affects at most {affected} of the {len(profiles)} teachers. This depends on how the "
-            "data were split."
+            f"Overlap: one {unit.name} affects at most {affected} of the {len(profiles)} teachers. This depends on how "
+            "the data were split."
         )
-        if neighbours == "add/remove":
-            overlap += " In equal slices of a list it is false: a record more moves others."
-    assumed = [
-        f"Neighbours: two data sets that differ by {differ}. A person with several records is protected less.",
-        overlap,
-    ]
+        if unit.neighbours == "add/remove" and allocation is None:
+            overlap += f" In equal slices of a list it is false: a {unit.name} more moves others."
+    if unit.name == "record":
+        limit = "A person with several records is protected less."
+    elif unit.records > 1:
+        limit = f"A {unit.name} with more records is protected less."
+    else:
+        limit = f"The training of the teachers accounts for whole {unit.name}s."
+    assumed = [f"Neighbours: two data sets that differ by {unit}. {limit}", overlap]
     if any(profile.is_private for profile in profiles):
         assumed += [
             "Training: each teacher was trained as its accountant recorded, each step on one batch drawn by Poisson "

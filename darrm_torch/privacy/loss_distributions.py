@@ -15,34 +15,47 @@ from ..bisection import last_true
 from ..limits import MOST_CELLS
 from .guarantees import PrivacyGuarantee
 from .loss_grids import Composed, LossGrid, compose_grids, connect_the_dots, sampled_gaussian
+from .units import group_loss
 
 __all__ = [
     "LARGEST_EPSILON",
     "DpSgd",
+    "DpSgdRun",
     "LossDistribution",
     "Promises",
     "RepeatedPromise",
+    "composed_epsilon",
+    "composed_law",
+    "fixed_batches_curve",
     "grid_parts",
     "grid_step",
     "has_grids",
     "loss_distribution",
-    "repeated_promise",
+    "run_parts",
 ]
 
-# The fields of a PrivacyProfile: runs (noise_multiplier, sample_rate, steps); (guarantees that hold at once, count).
-DpSgd = tuple[tuple[float, float, int], ...]
+# The fields of a PrivacyProfile: runs (noise_multiplier, sample_rate, steps) of units with one record, or with a fourth
+# number, the records of a unit; and (guarantees that hold at once, count).
+DpSgdRun = tuple[float, float, int] | tuple[float, float, int, int]
+DpSgd = tuple[DpSgdRun, ...]
 Promises = tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...]
 
 _CELLS = 16  # grid cells per standard deviation of one release: the variance grows by less than 1 / (4 * 16**2)
 _FINEST = 1e-6  # on a finer grid the rounding errors of the curve would show
 _TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite loss, per composition
 LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
+_SUMMED = 2**20  # releases up to which the exact optimum is summed
 _UNIT = 2.0**-53
 _FINEST_TILTED = 1e-9
 _LEAST_NOISE = 0.2
 _NO_NOISE, _LARGEST_NOISE = 2.0**-10, 2.0**20  # less counts as none; more counts as this
 _MOST_RUNS = 256  # of different noise or rate, for each of which dp_accounting takes some hundredths of a second
 _SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are made for powers of this; smaller deltas are left to Renyi
+
+
+def run_parts(run: DpSgdRun) -> tuple[float, float, int, int]:
+    """Noise multiplier, sample rate, steps and records of a unit."""
+    return run if len(run) == 4 else (*run, 1)
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,21 @@ class RepeatedPromise:
         return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, low, tolerance=2.0**-44)
 
 
+def composed_law(dp_sgd: DpSgd, promises: Promises) -> LossDistribution | RepeatedPromise:
+    """The loss of all releases together: an exact sum where one promise is repeated, else a convolution."""
+    if not dp_sgd and len(promises) == 1 and promises[0][1] <= _SUMMED:
+        points, count = promises[0]
+        if len(points) == 1 and points[0].epsilon > 0:
+            return repeated_promise(points[0], count)
+    return loss_distribution(dp_sgd, promises)
+
+
+@lru_cache(maxsize=1024)
+def composed_epsilon(dp_sgd: DpSgd, promises: Promises, delta: float) -> float:
+    """The smallest proven epsilon; searched once, because plans ask for the same total again and again."""
+    return composed_law(dp_sgd, promises).epsilon(delta)
+
+
 @lru_cache(maxsize=64)
 def repeated_promise(promise: PrivacyGuarantee, count: int) -> RepeatedPromise:
     """The optimum for ``count`` releases with one promise each."""
@@ -130,7 +158,8 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     step = grid_step(dp_sgd, promises)
     pmfs, widest = [], 1
     for added in (False, True):
-        parts = [(_dp_sgd_step(noise, rate, step, added), count) for noise, rate, count in dp_sgd]
+        runs = [run_parts(run) for run in dp_sgd]
+        parts = [(_dp_sgd_step(noise, rate, records, step, added), count) for noise, rate, count, records in runs]
         parts += [(_promise(points, step), count) for points, count in promises]
         widest = max(widest, *(pmf.size for pmf, _ in parts))
         if sum(_composed_size(pmf, count) for pmf, count in parts) > MOST_CELLS:
@@ -142,7 +171,7 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     # other, have n times that. The n-th power of a discrete Fourier transform of length N has an error of a few
     # n log2(N) units in the 2-norm (Higham 2002, Theorem 24.2), and a sum over its N entries sqrt(N) times that.
     # Evaluating delta adds N units. "A few" is at most 16.
-    releases = sum(count for *_, count in dp_sgd) + sum(count for _, count in promises) + len(dp_sgd) + len(promises)
+    releases = sum(run[2] + 1 for run in dp_sgd) + sum(count + 1 for _, count in promises)
     cells = max(pmf.size for pmf in pmfs)
     units = 16 * (releases * (widest + math.log2(2 * cells) * math.sqrt(cells)) + cells)
     return LossDistribution(tuple(pmfs), units * _UNIT, dp_sgd if not promises else None)
@@ -154,18 +183,19 @@ def _fewer_runs(dp_sgd: DpSgd) -> DpSgd:
     DP-SGD is monotone in both (:meth:`PrivacyProfile.weakest`). Fewer runs stay as they are, up to a noise so large
     that its square would not be a number.
     """
-    dp_sgd = tuple((min(noise, _LARGEST_NOISE), rate, steps) for noise, rate, steps in dp_sgd)
-    digits, runs = 2.0**12, dict[tuple[float, float], int]()
+    dp_sgd = tuple((min(noise, _LARGEST_NOISE), *rest) for noise, *rest in dp_sgd)  # type: ignore[misc]
+    digits, runs = 2.0**12, dict[tuple[float, float, int], int]()
     while len(dp_sgd) > _MOST_RUNS and (not runs or len(runs) > _MOST_RUNS):
         runs = {}
-        for noise, rate, steps in dp_sgd:
+        for noise, rate, steps, records in map(run_parts, dp_sgd):
             weaker = (
                 min(noise, 2.0 ** (math.floor(math.log2(noise) * digits) / digits)),
                 min(1.0, max(rate, 2.0 ** (math.ceil(math.log2(rate) * digits) / digits))),
+                records,
             )
             runs[weaker] = runs.get(weaker, 0) + steps
         digits /= 2
-    return tuple((*run, steps) for run, steps in sorted(runs.items())) if runs else dp_sgd
+    return tuple((noise, rate, runs[noise, rate, g], g) for noise, rate, g in sorted(runs)) if runs else dp_sgd
 
 
 def _composed_size(pmf: Any, count: int) -> int:
@@ -207,10 +237,12 @@ def _renyi_epsilon(dp_sgd: DpSgd, delta: float) -> float:
     """Epsilon by the Renyi accountant of `dp_accounting`: looser, but rounding errors do not hide a tiny delta."""
     if delta >= 1.0:
         return 0.0
+    if any(run_parts(run)[3] > 1 for run in dp_sgd):
+        return math.inf  # it knows units of one record only
     epsilon = float(_renyi_accountant(dp_sgd).get_epsilon(delta))
     # The divergence of a step is the logarithm of a number near 1 with an error of about 1e-15. If it is smaller than
     # that, the accountant returns 0, which proves nothing.
-    rounding = 1e-12 * sum(steps for *_, steps in dp_sgd)
+    rounding = 1e-12 * sum(run[2] for run in dp_sgd)
     return epsilon + rounding if epsilon > rounding else math.inf
 
 
@@ -219,9 +251,28 @@ def _renyi_accountant(dp_sgd: DpSgd) -> Any:
     from dp_accounting import dp_event, rdp
 
     accountant = rdp.RdpAccountant()
-    for noise, rate, steps in dp_sgd:
+    for noise, rate, steps, _ in map(run_parts, dp_sgd):
         accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
     return accountant
+
+
+@lru_cache(maxsize=128)
+def fixed_batches_curve(noise: float, rate: float, steps: int) -> tuple[tuple[float, float], ...]:
+    """Pairs (delta, epsilon) for DP-SGD on a share ``rate`` of the records in each step, where one is replaced."""
+    from dp_accounting import NeighboringRelation, dp_event, rdp
+
+    # At these orders the moments are sums, not approximations.
+    orders = sorted({*range(2, 25), *(round(2 ** (power / 4)) for power in range(18, 33))})
+    accountant = rdp.RdpAccountant(orders, NeighboringRelation.REPLACE_ONE)
+    whole = 2**60
+    event = dp_event.SampledWithoutReplacementDpEvent(
+        whole, math.ceil(rate * whole), dp_event.GaussianDpEvent(noise / 2)
+    )
+    accountant.compose(event, steps)
+    rounding = 1e-12 * steps  # as for Poisson sampling
+    deltas = [10.0 ** (-power / 2) for power in range(1, 61)]
+    epsilons = [float(accountant.get_epsilon(delta)) for delta in deltas]
+    return tuple((d, e + rounding) for d, e in zip(deltas, epsilons, strict=True) if rounding < e < LARGEST_EPSILON)
 
 
 def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, finest: float = _FINEST) -> float:
@@ -230,27 +281,50 @@ def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, fin
     if not dp_sgd and len(epsilons) < 2:
         return max(epsilons, default=1.0)  # the losses lie exactly on the grid
     variance, widest, releases = 0.0, 0.0, 0
-    for noise, rate, count in dp_sgd:
+    for noise, rate, count, records in map(run_parts, dp_sgd):
         # Quadrature of the loss of one step over its noise.
-        x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
-        stay = math.log1p(-rate) if rate < 1 else -math.inf
-        loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
+        if records == 1:
+            x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
+            stay = math.log1p(-rate) if rate < 1 else -math.inf
+            loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
+        else:
+            group = group_loss(noise, rate, records)
+            x = np.linspace(-12 * noise, group.top + 12 * noise, 20001)
+            loss = group.at(x)
         weight = np.exp(-0.5 * (x / noise) ** 2)
         weight /= weight.sum()
         variance += count * float(weight @ (loss - weight @ loss) ** 2)
         widest, releases = max(widest, float(np.ptp(loss))), releases + count
     for points, count in promises:
         largest = max(g.epsilon for g in points if g.epsilon <= LARGEST_EPSILON)
-        variance += count * largest**2
+        variance += count * (largest**2 if len(points) == 1 else _variance(points, largest))
         widest, releases = max(widest, 2 * largest), releases + count
     return max(math.sqrt(variance / releases) / _CELLS, 2 * widest / most_cells, finest)
 
 
 @lru_cache(maxsize=128)
-def _dp_sgd_step(noise: float, rate: float, step: float, added: bool) -> Any:
-    """One Poisson-sampled Gaussian release, for a record added or removed, as `dp_accounting` discretises it."""
+def _variance(points: tuple[PrivacyGuarantee, ...], largest: float) -> float:
+    """The variance of the finite losses of the worst release that keeps all ``points``."""
+    step = max(largest, 1e-300) / 512
+    law = connect_the_dots(step, -512, _promise_curve(points, np.arange(-512, 513) * step))
+    masses = law.masses / law.masses.sum()
+    return float(masses @ (law.losses - masses @ law.losses) ** 2)
+
+
+@lru_cache(maxsize=128)
+def _dp_sgd_step(noise: float, rate: float, records: int, step: float, added: bool) -> Any:
+    """One Poisson-sampled Gaussian release, for a unit added or removed, as `dp_accounting` discretises it.
+
+    For units of several records `dp_accounting` finds events to 1e-6 only, so its curve may lie below the truth.
+    """
     from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
 
+    if records > 1:
+        group = group_loss(noise, rate, records)
+        ends = sorted((-1 if added else 1) * float(group.at(x)) for x in (-10 * noise, group.top + 10 * noise))
+        low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
+        curve = group.curve(np.arange(low, high + 1) * step, added)
+        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, curve)
     direction = privacy_loss_mechanism.AdjacencyType.ADD if added else privacy_loss_mechanism.AdjacencyType.REMOVE
     loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=direction)
     bounds = loss.connect_dots_bounds()
@@ -298,12 +372,13 @@ def _promise_curve(points: tuple[PrivacyGuarantee, ...], epsilons: Any) -> Float
 def has_grids(dp_sgd: DpSgd, promises: Promises) -> bool:
     """Whether :func:`grid_parts` can be used: losses are finite, and e^loss is a float."""
     small = all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in promises)
-    return small and all(noise >= _LEAST_NOISE for noise, *_ in dp_sgd)
+    return small and all(run[0] >= _LEAST_NOISE for run in dp_sgd)
 
 
 def grid_parts(dp_sgd: DpSgd, promises: Promises, step: float, added: bool) -> list[tuple[LossGrid, int]]:
     """The laws of DP-SGD runs and of the worst releases that keep ``promises``, and how often each occurs."""
-    parts = [(sampled_gaussian(noise, rate, step, added), steps) for noise, rate, steps in dp_sgd]
+    runs = [run_parts(run) for run in dp_sgd]
+    parts = [(sampled_gaussian(noise, rate, step, added, records), steps) for noise, rate, steps, records in runs]
     for points, count in promises:
         last = max(1, math.ceil(max(g.epsilon for g in points if g.epsilon <= LARGEST_EPSILON) / step))
         curve = _promise_curve(points, np.arange(-last, last + 1, dtype=np.float64) * step) + 4 * _UNIT

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import fft, optimize, signal, special
 
 from ..arrays import FloatArray
+from .units import group_loss
 
 __all__ = ["Composed", "LossGrid", "compose_grids", "connect_the_dots", "sampled_gaussian"]
 
@@ -79,34 +80,45 @@ class LossGrid:
 
 
 @lru_cache(maxsize=16)
-def sampled_gaussian(noise: float, rate: float, step: float, added: bool) -> LossGrid:
-    """One Poisson-sampled Gaussian release, for a record added or removed.
+def sampled_gaussian(noise: float, rate: float, step: float, added: bool, records: int = 1) -> LossGrid:
+    """One Poisson-sampled Gaussian release, for a unit of so many records, added or removed.
 
     Each cell of the grid holds a mass m' on the data set and m on its neighbour. Both are kept by two atoms at the
     ends of the cell: w at the upper one with ``w (1 - e^-step) = m' - m e^loss``. Rounding enlarges m' and w.
     """
-    reach = _WIDTH * noise
+    reach, sign = _WIDTH * noise, -1 if added else 1
+    group = None if records == 1 else group_loss(noise, rate, records)
+    top = 1.0 if group is None else group.top
 
     def loss_at(x: FloatArray | float) -> FloatArray:
+        if group is not None:
+            return group.at(x)
         with np.errstate(over="ignore"):
             exponent = (np.asarray(x) - 0.5) / noise**2
             small = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
         stay = math.log1p(-rate) if rate < 1 else -math.inf
         return np.where(exponent < 1.0, small, np.logaddexp(stay, math.log(rate) + exponent))
 
-    sign = -1 if added else 1
-    ends = sorted(sign * float(loss_at(x)) for x in (-reach, 1 + reach))
+    ends = sorted(sign * float(loss_at(x)) for x in (-reach, top + reach))
     low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
     bounds = sign * np.arange(low, high + 1) * step  # the loss of removal at the ends of the cells
-    with np.errstate(divide="ignore", invalid="ignore"):
-        near = np.log(np.maximum(np.expm1(np.minimum(bounds, 1.0)) + rate, 0.0))
-        far = bounds + np.log1p((rate - 1) * np.exp(-np.maximum(bounds, 1.0)))
-        x = 0.5 + noise**2 * (np.where(bounds < 1.0, near, far) - math.log(rate))
-    x = np.clip(np.nan_to_num(x, nan=-reach, neginf=-reach), -reach, 1 + reach)
-    x[[0, -1]] = (1 + reach, -reach) if added else (-reach, 1 + reach)
+    if group is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            near = np.log(np.maximum(np.expm1(np.minimum(bounds, 1.0)) + rate, 0.0))
+            far = bounds + np.log1p((rate - 1) * np.exp(-np.maximum(bounds, 1.0)))
+            x = 0.5 + noise**2 * (np.where(bounds < 1.0, near, far) - math.log(rate))
+    else:
+        x = group.where(bounds)
+    x = np.clip(np.nan_to_num(x, nan=-reach, neginf=-reach), -reach, top + reach)
+    x[[0, -1]] = (top + reach, -reach) if added else (-reach, top + reach)
     still, still_error = _cell_masses(x / noise)
-    moved, moved_error = _cell_masses((x - 1) / noise)
-    mixed, mixed_error = (1 - rate) * still + rate * moved, (1 - rate) * still_error + rate * moved_error
+    if group is None:
+        moved, moved_error = _cell_masses((x - 1) / noise)
+        mixed, mixed_error = (1 - rate) * still + rate * moved, (1 - rate) * still_error + rate * moved_error
+    else:
+        several = [_cell_masses((x - count) / noise) for count in group.counts]
+        mixed = sum(chance * masses for chance, (masses, _) in zip(group.chances, several, strict=True))
+        mixed_error = sum(chance * error for chance, (_, error) in zip(group.chances, several, strict=True))
     here, there = (still, mixed) if added else (mixed, still)
     here_error, there_error = (still_error, mixed_error) if added else (mixed_error, still_error)
     growth = np.exp(np.arange(low, high) * step)
@@ -119,7 +131,7 @@ def sampled_gaussian(noise: float, rate: float, step: float, added: bool) -> Los
     tail = 2 * float(special.ndtr(-_WIDTH))
     masses[0] += tail
     # A rounding of x by a few units moves the loss by at most that, times its slope 1 / noise^2.
-    shift = _FEW * _UNIT * (2 + (1 + reach) / noise**2 + max(map(abs, ends)))
+    shift = _FEW * _UNIT * (2 + top * (top + reach) / noise**2 + max(map(abs, ends)))
     return LossGrid(step, low, masses * (1 + _FEW * _UNIT), infinite=tail, shift=shift)
 
 

@@ -15,16 +15,17 @@ from ..reprs import short_repr
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .loss_distributions import (
     LARGEST_EPSILON,
-    LossDistribution,
-    RepeatedPromise,
-    loss_distribution,
-    repeated_promise,
+    DpSgdRun,
+    composed_epsilon,
+    composed_law,
+    fixed_batches_curve,
+    run_parts,
 )
+from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
 
 __all__ = ["PrivacyProfile", "as_profile", "as_profiles"]
 
 _DEFAULT_POINTS = (0.5, 0.1, 0.003)  # fractions of delta(0): over 95 % of the gain of eight points at K = 11
-_SUMMED = 2**20  # releases up to which the exact optimum is summed
 _NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
 
 
@@ -34,16 +35,19 @@ class PrivacyProfile:
 
     A profile stores the releases themselves, not numbers computed from them. So profiles can be composed, compared and
     saved exactly, and the curve is computed on demand. It covers neighbours with one record more and with one record
-    less. Every epsilon and delta is an upper bound: the privacy loss distributions of `dp_accounting` are rounded
-    pessimistically, and an allowance covers the rounding errors of floating point and of Fourier transforms. If delta
-    is so small that the allowance would dominate, Renyi accounting gives the epsilon. Create a profile with
-    :meth:`from_dp_sgd`, :meth:`from_guarantee`, :meth:`non_private` or :func:`darrm_torch.read_privacy`.
+    less, or what :attr:`unit` says. Every epsilon and delta is an upper bound: the privacy loss distributions of
+    `dp_accounting` are rounded pessimistically, and an allowance covers the rounding errors of floating point and of
+    Fourier transforms. If delta is so small that the allowance would dominate, Renyi accounting gives the epsilon.
+    Create a profile with :meth:`from_dp_sgd`, :meth:`from_guarantee` or :func:`darrm_torch.read_privacy`.
 
     Attributes:
-        dp_sgd: runs of Poisson-sampled Gaussian releases, each ``(noise_multiplier, sample_rate, steps)``.
+        dp_sgd: runs of Poisson-sampled Gaussian releases, each ``(noise_multiplier, sample_rate, steps)``, with the
+            records of a unit as a fourth number where there are several.
         promises: ``(guarantees, count)`` entries: ``count`` releases, each with all of ``guarantees`` at once.
         reading: what :func:`darrm_torch.read_privacy` read, if it made the profile; ignored by comparisons.
         unlike: the profiles, one for each teacher, that :meth:`weakest` made this one from, if they differ.
+        unit: what the curve protects, a record unless :meth:`for_unit` or :meth:`for_replacement` made the profile;
+            ignored by comparisons.
 
     Raises:
         InvalidArgument: a number is out of range.
@@ -55,24 +59,27 @@ class PrivacyProfile:
     0.291
     """
 
-    dp_sgd: tuple[tuple[float, float, int], ...] = ()
+    dp_sgd: tuple[DpSgdRun, ...] = ()
     promises: tuple[tuple[tuple[PrivacyGuarantee, ...], int], ...] = ()
     reading: Any = field(default=None, compare=False, repr=False)
     unlike: tuple[PrivacyProfile, ...] = field(default=(), repr=False)
+    unit: ProtectedUnit = field(default=RECORD, compare=False, repr=False)
 
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        steps: Counter[tuple[float, float]] = Counter()
-        for noise, rate, count in self.dp_sgd:
+        steps: Counter[tuple[float, float, int]] = Counter()
+        for noise, rate, count, records in map(run_parts, self.dp_sgd):
             noise = check_number("noise_multiplier", noise, low=0.0, low_open=True, high_open=True)
             rate = check_number("sample_rate", rate, low=0.0, high=1.0, low_open=True)
-            steps[noise, rate] += check_integer("steps", count, low=1)
+            records = check_integer("records_per_unit", records, low=1, high=MOST_RECORDS)
+            steps[noise, rate, records] += check_integer("steps", count, low=1)
         promises: Counter[tuple[PrivacyGuarantee, ...]] = Counter()
         for points, count in self.promises:
             useful = {point for point in points if math.isfinite(point.epsilon) and point.delta < 1.0}
             promises[tuple(sorted(useful, key=_order)) or _NOTHING] += check_integer("count", count, low=1)
-        object.__setattr__(self, "dp_sgd", tuple((*run, steps[run]) for run in sorted(steps)))
+        runs = (_run(noise, rate, steps[noise, rate, records], records) for noise, rate, records in sorted(steps))
+        object.__setattr__(self, "dp_sgd", tuple(runs))
         object.__setattr__(
             self, "promises", tuple(sorted(promises.items(), key=lambda promise: [*map(_order, promise[0])]))
         )
@@ -103,22 +110,88 @@ class PrivacyProfile:
             raise InvalidArgument("history", "one or more runs (noise_multiplier, sample_rate, steps)", runs)
         return cls(dp_sgd=runs)
 
-    def for_replacement(self) -> PrivacyProfile:
-        """What these releases promise for neighbours that *replace* one record, as one release.
+    @classmethod
+    @checked
+    def from_fixed_batches(
+        cls, *, noise_multiplier: float, records: int, batch_size: int, steps: int
+    ) -> PrivacyProfile:
+        """DP-SGD on batches of fixed size, drawn without replacement; for neighbours that replace one record.
 
-        Through the data set without the record, ``delta(2 epsilon) <= (1 + e^epsilon) delta_add_or_remove(epsilon)``.
+        Renyi accounting of `dp_accounting` (Wang, Balle, Kasiviswanathan 2019, Theorem 27). Replacing a record moves a
+        sum of clipped gradients by up to twice the clipping bound, to which the noise multiplier refers.
+
+        Args:
+            noise_multiplier: standard deviation of the noise on the sum of gradients, over the clipping bound.
+            records: how many records there are; public, as for all neighbours that replace one.
+            batch_size: how many of them are in each batch, drawn uniformly and independently of other steps. Batches
+                of one shuffled pass over the data are not.
+            steps: the number of batches.
+
+        Raises:
+            InvalidArgument: a number is out of range.
+
+        >>> teacher = PrivacyProfile.from_fixed_batches(noise_multiplier=4.0, records=5000, batch_size=100, steps=500)
+        >>> round(teacher.epsilon(1e-5), 2), str(teacher.unit)
+        (2.14, 'replacing one record')
+        """
+        noise = check_number("noise_multiplier", noise_multiplier, low=0.0, low_open=True, high_open=True)
+        records = check_integer("records", records, low=1, high=2**53)
+        size = check_integer("batch_size", batch_size, low=1, high=records)
+        curve = fixed_batches_curve(noise, size / records, check_integer("steps", steps, low=1, high=2**53))
+        points = [PrivacyGuarantee(epsilon=epsilon, delta=delta) for delta, epsilon in curve]
+        return replace(
+            cls.from_guarantee(*points) if points else cls.non_private(), unit=ProtectedUnit(neighbours="replace-one")
+        )
+
+    def for_unit(self, name: str, *, records: int) -> PrivacyProfile:
+        """What these releases promise to a unit, such as a patient, with at most ``records`` records in these data.
+
+        DP-SGD: exact, for a step in which any number of its records may be in the batch (theory: units). Guarantees:
+        group privacy, ``(g epsilon, (1 + e^epsilon + ... + e^((g - 1) epsilon)) delta)``.
+
+        Args:
+            name: what a unit is.
+            records: g, how many records it has at most in the data of this teacher.
+
+        Raises:
+            InvalidArgument: a value out of range, or a profile that is for units already or for a replacement.
+
+        >>> teacher = PrivacyProfile.from_dp_sgd([(4.0, 0.01, 1000)])
+        >>> [round(teacher.for_unit("patient", records=g).epsilon(1e-5), 2) for g in (1, 2, 4)]
+        [0.27, 0.58, 1.24]
+        """
+        if self.unit != RECORD:
+            cure = "Call for_unit first, for_replacement after it."
+            raise InvalidArgument("profile", "one that protects single records, added or removed", str(self.unit), cure)
+        unit = ProtectedUnit(name=name, records=records)
+        promises = tuple((tuple(group_guarantee(g, unit.records) for g in points), n) for points, n in self.promises)
+        return replace(
+            self,
+            dp_sgd=tuple((*run_parts(run)[:3], run_parts(run)[3] * unit.records) for run in self.dp_sgd),
+            promises=promises,
+            unlike=tuple(profile.for_unit(name, records=records) for profile in self.unlike),
+            unit=unit,
+        )
+
+    def for_replacement(self) -> PrivacyProfile:
+        """What these releases promise for neighbours that *replace* one unit, as one release.
+
+        Through the data set without the unit, ``delta(2 epsilon) <= (1 + e^epsilon) delta_add_or_remove(epsilon)``.
 
         >>> promise = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5)).for_replacement()
-        >>> promise.epsilon(0.0)
-        1.0
+        >>> promise.epsilon(0.0), str(promise.unit)
+        (1.0, 'replacing one record')
         """
+        if self.unit.neighbours == "replace-one":
+            return self
         points = []
         for delta in (0.0, *(10.0 ** (-power / 2) for power in range(1, 41))):
             epsilon = self.epsilon(delta)
             if epsilon < 300.0:
                 grown = (1 + math.exp(epsilon)) * delta * (1 + 2.0**-50)
                 points.append(PrivacyGuarantee(epsilon=2 * epsilon, delta=min(1.0, grown)))
-        return replace(self.from_guarantee(*points) if points else self.non_private(), reading=self.reading)
+        replaced = self.from_guarantee(*points) if points else self.non_private()
+        return replace(replaced, reading=self.reading, unit=replace(self.unit, neighbours="replace-one"))
 
     @classmethod
     def non_private(cls) -> PrivacyProfile:
@@ -134,14 +207,15 @@ class PrivacyProfile:
     def weakest(cls, profiles: Iterable[PrivacyProfile | PrivacyGuarantee]) -> PrivacyProfile:
         """A profile that holds for each of ``profiles``, also after composition: a common bound for unlike teachers.
 
-        It has, run by run, the least noise, the largest sample rate and the most steps of all ``profiles``, and the
-        largest epsilon and delta of their guarantees. Its own :meth:`delta` and :meth:`epsilon` are the largest
-        of any of ``profiles``, which may be less. DP-SGD is monotone in all three numbers: more noise and fewer
-        steps are post-processing, and a smaller sample rate mixes the output with that of the data set without the
-        record.
+        It has, run by run, the least noise, the largest sample rate, the most steps and the most records of a unit of
+        all ``profiles``, and the largest epsilon and delta of their guarantees. Its own :meth:`delta` and
+        :meth:`epsilon` are the largest of any of ``profiles``, which may be less. DP-SGD is monotone in all four
+        numbers: more noise and fewer steps are post-processing, a smaller sample rate mixes the output with that of the
+        data set without the record, and fewer records leave some out.
 
         Raises:
-            InvalidArgument: ``profiles`` is empty, or an element is not a guarantee or a profile.
+            InvalidArgument: ``profiles`` is empty, an element is not a guarantee or a profile, or they protect unlike
+                units.
 
         >>> profiles = [PrivacyProfile.from_dp_sgd([run]) for run in ((1.0, 0.02, 9), (1.0, 0.01, 10))]
         >>> PrivacyProfile.weakest(profiles)
@@ -154,18 +228,19 @@ class PrivacyProfile:
         distinct = list(dict.fromkeys(several))
         if not distinct:
             raise InvalidArgument("profiles", "one or more guarantees or profiles", distinct)
-        trained = [profile.dp_sgd for profile in distinct if profile.dp_sgd]
+        unit = common_unit(profile.unit for profile in several)
+        trained = [tuple(map(run_parts, profile.dp_sgd)) for profile in distinct if profile.dp_sgd]
         if len({len(runs) for runs in trained}) > 1:  # schedules of unlike length: every step counts as the weakest
             columns = [tuple(zip(*runs, strict=True)) for runs in trained]
-            trained = [((min(noise), max(rate), sum(steps)),) for noise, rate, steps in columns]
+            trained = [((min(noise), max(rate), sum(steps), max(group)),) for noise, rate, steps, group in columns]
         run_by_run = (zip(*runs, strict=True) for runs in zip(*trained, strict=True))
-        dp_sgd = tuple((min(noise), max(rate), max(steps)) for noise, rate, steps in run_by_run)
+        dp_sgd = tuple((min(noise), max(rate), max(steps), max(group)) for noise, rate, steps, group in run_by_run)
         promises = distinct[0].promises
         if any(profile.promises != promises for profile in distinct):
             stated = [points[0] for profile in distinct for points, _ in profile.promises]
             worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
             promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in distinct)),)
-        return cls(dp_sgd=dp_sgd, promises=promises, unlike=several if len(distinct) > 1 else ())
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=several if len(distinct) > 1 else (), unit=unit)
 
     @property
     def is_private(self) -> bool:
@@ -176,16 +251,23 @@ class PrivacyProfile:
         """Adaptive composition with ``other``, or of ``other`` releases like this one, with independent randomness.
 
         Raises:
-            InvalidArgument: the count is below 1.
+            InvalidArgument: the count is below 1, or the two protect unlike units.
         """
         if isinstance(other, PrivacyProfile):
-            return PrivacyProfile(dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises)
+            return PrivacyProfile(
+                dp_sgd=self.dp_sgd + other.dp_sgd,
+                promises=self.promises + other.promises,
+                unit=common_unit((self.unit, other.unit)),
+            )
         times = check_integer("other", other, low=1, cure="It is a PrivacyProfile, or how many releases.")
         if times == 1:
             return self
         return PrivacyProfile(
-            dp_sgd=tuple((noise, rate, steps * times) for noise, rate, steps in self.dp_sgd),
+            dp_sgd=tuple(
+                (noise, rate, steps * times, records) for noise, rate, steps, records in map(run_parts, self.dp_sgd)
+            ),
             promises=tuple((points, count * times) for points, count in self.promises),
+            unit=self.unit,
         )
 
     def delta(self, epsilon: float) -> float:
@@ -202,7 +284,7 @@ class PrivacyProfile:
         stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
         if stated == 0.0 or not self._is_computable:
             return stated
-        return min(stated, self._law().delta(epsilon))
+        return min(stated, composed_law(self.dp_sgd, self.promises).delta(epsilon))
 
     def epsilon(self, delta: float) -> float:
         """The smallest proven epsilon at ``delta``, in nats; ``math.inf`` if there is none.
@@ -220,7 +302,7 @@ class PrivacyProfile:
         stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
         if stated == 0.0 or delta == 0.0 or not self._is_computable:
             return stated
-        return min(stated, self._law().epsilon(delta))
+        return min(stated, composed_epsilon(self.dp_sgd, self.promises, delta))
 
     @checked
     def guarantees(self, deltas: Sequence[float] | None = None) -> tuple[PrivacyGuarantee, ...]:
@@ -253,13 +335,6 @@ class PrivacyProfile:
         revealing = sum(-count * math.log1p(-points[0].delta) for points, count in self.promises)
         return revealing < 30 and all(min(g.epsilon for g in points) <= LARGEST_EPSILON for points, _ in self.promises)
 
-    def _law(self) -> LossDistribution | RepeatedPromise:
-        if not self.dp_sgd and len(self.promises) == 1 and self.promises[0][1] <= _SUMMED:
-            points, count = self.promises[0]
-            if len(points) == 1 and points[0].epsilon > 0:
-                return repeated_promise(points[0], count)
-        return loss_distribution(self.dp_sgd, self.promises)
-
     def stated_sum(self) -> tuple[Fraction, Fraction] | None:
         """Simple composition of the first guarantees, exactly: (epsilon, delta); None for DP-SGD and no privacy."""
         if self.dp_sgd or not self.is_private:
@@ -280,6 +355,7 @@ class PrivacyProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """The profile without its reading, ready for JSON; :meth:`from_dict` restores it exactly."""
+        more = {"unlike": [profile.to_dict() for profile in self.unlike]} if self.unlike else {}
         return {
             "dp_sgd": [list(run) for run in self.dp_sgd],
             "promises": [
@@ -289,7 +365,7 @@ class PrivacyProfile:
                 }
                 for points, count in self.promises
             ],
-        } | ({"unlike": [profile.to_dict() for profile in self.unlike]} if self.unlike else {})
+        } | (more if self.unit == RECORD else {**more, "unit": self.unit.to_dict()})
 
     @classmethod
     @checked
@@ -304,7 +380,7 @@ class PrivacyProfile:
         True
         """
         try:
-            dp_sgd = tuple((noise, rate, steps) for noise, rate, steps in value["dp_sgd"])
+            dp_sgd = tuple(_run(*run) for run in value["dp_sgd"])
             promises = tuple(
                 (
                     tuple(PrivacyGuarantee(epsilon=math.inf if e == "inf" else e, delta=d) for e, d in p["guarantees"]),
@@ -313,9 +389,14 @@ class PrivacyProfile:
                 for p in value["promises"]
             )
             unlike = tuple(map(cls.from_dict, value.get("unlike", ())))
+            unit = ProtectedUnit.from_dict(value["unit"]) if "unit" in value else RECORD
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a dictionary written by PrivacyProfile.to_dict", value) from error
-        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit)
+
+
+def _run(noise: float, rate: float, steps: int, records: int = 1) -> DpSgdRun:
+    return (noise, rate, steps) if records == 1 else (noise, rate, steps, records)
 
 
 def as_profile(name: str, promise: Any) -> PrivacyProfile:

@@ -15,11 +15,13 @@ from fractions import Fraction
 from functools import lru_cache, reduce
 
 import numpy as np
-from scipy.special import gammaln, ndtr
+from scipy.special import gammaln, ndtr, ndtri
 
 from ..arrays import FloatArray
 from .guarantees import PrivacyGuarantee
+from .loss_distributions import run_parts
 from .profiles import PrivacyProfile
+from .units import group_loss
 
 __all__ = ["RatioLaw", "pair_law", "product_of"]
 
@@ -136,7 +138,7 @@ class RatioLaw:
 
     def sum(self, other: RatioLaw) -> RatioLaw:
         """The sum of two independent variables, on a grid."""
-        step = max(self._fitting(_SUM_CELLS), other._fitting(_SUM_CELLS))
+        step = max(self._summing, other._summing)
         one = self.on_grid(step)
         two = one if self is other else other.on_grid(step)
         a, b, ahead = one.masses[1:], two.masses[1:], one.first - two.first
@@ -213,9 +215,7 @@ class RatioLaw:
         """On a coarser grid, where it has more cells than it needs."""
         law = self
         while law.step and len(law.masses) > _CELLS:
-            logs, masses = law.step * np.arange(len(law.masses) - 1), law.masses[1:]
-            spread = math.sqrt(float(masses @ (logs - masses @ logs) ** 2))
-            if 16 * law.step > spread and len(law.masses) <= _MOST_CELLS:
+            if 16 * law.step > law._spread and len(law.masses) <= _MOST_CELLS:
                 break
             law = law.on_grid(2 * law.step)
         return law
@@ -249,6 +249,21 @@ class RatioLaw:
             )
         logs = np.log(self.values[self.values > 0])
         return max(float(np.ptp(logs)) / cells if len(logs) else 0.0, _FINEST)
+
+    @property
+    def _summing(self) -> float:
+        """The step of the grid of a sum: finer where it would exceed a sixteenth of the spread of the logarithms."""
+        cells = _SUM_CELLS
+        while cells < _MOST_CELLS and 16 * self._fitting(cells) > self._spread:
+            cells *= 2
+        return self._fitting(cells)
+
+    @property
+    def _spread(self) -> float:
+        """The standard deviation of the logarithms of the positive values, without those that are gone."""
+        positive = self.values > 0
+        logs, masses = np.log(self.values[positive]), self.masses[positive]
+        return math.sqrt(float(masses @ (logs - masses @ logs) ** 2))
 
     def _multinomial(self, count: int, *, sums: bool) -> RatioLaw:
         """All sums, or products, of ``count`` independent copies: by how many take each value."""
@@ -326,7 +341,7 @@ def _combinations(count: int, kinds: int) -> float:
 def pair_law(profile: PrivacyProfile) -> RatioLaw:
     """The ratio of one ordered pair that dominates everything that ``profile`` describes, in both directions."""
     laws = [_promise_law(points).power(count) for points, count in profile.promises]
-    laws += [_dp_sgd_law(noise, rate).power(steps) for noise, rate, steps in profile.dp_sgd]
+    laws += [_dp_sgd_law(noise, rate, records).power(n) for noise, rate, n, records in map(run_parts, profile.dp_sgd)]
     return product_of(sorted(laws, key=lambda law: -law.step))
 
 
@@ -335,23 +350,30 @@ def product_of(laws: Sequence[RatioLaw]) -> RatioLaw:
     return reduce(RatioLaw.product, laws) if laws else RatioLaw(values=np.ones(1), masses=np.ones(1))
 
 
-def _dp_sgd_law(noise: float, rate: float) -> RatioLaw:
-    """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z."""
+def _dp_sgd_law(noise: float, rate: float, records: int) -> RatioLaw:
+    """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z and one record."""
     noise = min(noise, _MOST_NOISE)
+    group = group_loss(noise, rate, records)
     stay = math.log1p(-rate) if rate < 1 else -math.inf
-    ends = np.array([-9.2 * noise, 1 + 9.2 * noise])
-    low, high = np.clip(np.logaddexp(stay, math.log(rate) + (ends - 0.5) / noise**2), -_LARGEST, _LARGEST)
-    spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B
+    spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B, for one record
+
+    def loss_at(z: float) -> float:
+        loss = np.logaddexp(stay, math.log(rate) + (z - 0.5) / noise**2) if records == 1 else group.at(z)
+        return float(np.clip(loss, -_LARGEST, _LARGEST))
+
+    low, high = loss_at(-9.2 * noise), loss_at(group.top + 9.2 * noise)
+    if (high - low) / _MOST_CELLS > spread / 64:  # a nearer end, beyond which A has next to nothing, for a finer grid
+        high = min(high, loss_at(group.top - noise * float(ndtri(min(0.5, 1e-10 * spread / rate)))))
     step = max((high - low) / _MOST_CELLS, min(spread / 64, (high - low) / _CELLS), _LEAST_STEP)
     first, last = math.floor(low / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         # e^z' where X is on the grid; -inf below the smallest ratio there is
         odds = np.where(logs > stay, logs + np.log(-np.expm1(np.minimum(stay - logs, 0.0))) - math.log(rate), -np.inf)
-    edges = noise * odds + 0.5 / noise
-    under_b, error_b = _normal_masses(edges)
-    shifted, error_a = _normal_masses(edges - 1 / noise)
-    under_a = (1 - rate) * under_b + rate * shifted
+    edges = noise * odds + 0.5 / noise if records == 1 else group.where(logs) / noise
+    several = [_normal_masses(edges - count / noise) for count in group.counts]
+    under_b = several[0][0]  # no record in the batch
+    under_a = np.sum([chance * masses for chance, (masses, _) in zip(group.chances, several, strict=True)], axis=0)
     values = np.exp(logs)
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = np.where(under_b > 0, under_a / under_b, values[:-1])
@@ -361,11 +383,11 @@ def _dp_sgd_law(noise: float, rate: float) -> RatioLaw:
     masses[2:] += under_b * upper
     # Below the grid: gone, and what A has there is lost. Above it: the last value, and lost.
     outside_a = sum(
-        (1 - rate) * ndtr(side) + rate * ndtr(other)
-        for side, other in ((edges[0], edges[0] - 1 / noise), (-edges[-1], 1 / noise - edges[-1]))
+        chance * (ndtr(edges[0] - count / noise) + ndtr(count / noise - edges[-1]))
+        for chance, count in zip(group.chances, group.counts, strict=True)
     )
     masses[-1] += ndtr(-edges[-1])
-    error = 2 * max(error_a, error_b)
+    error = 2 * max(error for _, error in several)
     return _grid_law(
         masses,
         step=step,

@@ -9,6 +9,7 @@ from .allocation import RandomAllocation
 from .allocation_prices import distinct_voters
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile
+from .units import ProtectedUnit
 
 __all__ = ["PricedMechanism", "Release"]
 
@@ -41,6 +42,7 @@ class Release:
     fresh: bool
     delta: float
     allocation: RandomAllocation | None
+    unit: ProtectedUnit
 
     @property
     def rounds(self) -> int:
@@ -68,8 +70,9 @@ class Release:
 
     @property
     def affected_teachers(self) -> str:
-        """The teachers that one record can affect, in words."""
-        return "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
+        """The teachers that one unit can affect, in words."""
+        teachers = "the one teacher" if self.affected == 1 else f"the {self.affected} teachers"
+        return f"{teachers} that one {self.unit.name} can affect"
 
     def teacher_epsilon(self, delta: float) -> float:
         """The largest epsilon of any single teacher at ``delta``."""

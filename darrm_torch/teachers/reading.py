@@ -117,6 +117,8 @@ def read_privacy(
     optimizer: Any = None,
     steps: int | None = None,
     initial: Any = None,
+    unit: str = "record",
+    records_per_unit: int = 1,
     delta: float = 1e-5,
     accept: Collection[Finding] = (),
 ) -> Any:
@@ -145,6 +147,8 @@ def read_privacy(
         initial: the weights that training started from. Buffers that equal theirs, bit for bit, were not filled with
             statistics of training batches: those of a frozen trunk are accepted.
         steps: the number of optimizer steps that were taken, if known (for example ``trainer.global_step``).
+        unit: what the profile protects, such as "patient"; see :meth:`~darrm_torch.PrivacyProfile.for_unit`.
+        records_per_unit: how many records of the teacher's data a unit has at most.
         delta: the delta at which epsilons are compared, in (0, 1). The profile holds at every delta.
         accept: findings to accept by name instead of an error. The reading then records them.
 
@@ -171,7 +175,8 @@ def read_privacy(
     if from_file:
         path = Path(source)
         if path.is_dir():
-            return read_teachers(path, initial=initial, delta=delta, accept=accept)
+            same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "initial": initial}
+            return read_teachers(path, delta=delta, accept=accept, **same)
         checkpoint = read_teacher_file(path)
         record = checkpoint.rest
         if module is None:
@@ -200,6 +205,9 @@ def read_privacy(
         )
     profile = PrivacyProfile.from_dp_sgd(history)  # checks every number before an Opacus accountant sees it
     profile = PrivacyProfile.from_dp_sgd([(noise, drawn_rate(rate), count) for noise, rate, count in history])
+    epsilon = profile.epsilon(delta)  # of single records, as the accountants of Opacus count
+    if (unit, records_per_unit) != ("record", 1):
+        profile = profile.for_unit(unit, records=records_per_unit)
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
     notes = []
     if kind == "gdp":
@@ -244,7 +252,6 @@ def read_privacy(
         notes.append("Ghost clipping: the caller vouches for one batch a step and a constant clipping bound.")
     if reason := record.get("no_allocation"):
         notes.append(f"No price of a random allocation: {reason}")
-    epsilon = profile.epsilon(delta)
     accountant_epsilons = []
     for name in ("prv", "rdp"):
         value, failure = accountant_epsilon(name, history, delta)
@@ -278,6 +285,8 @@ def read_teachers(
     optimizers: Iterable[Any] | None = None,
     overlap: int | None = None,
     initial: Any = None,
+    unit: str = "record",
+    records_per_unit: int = 1,
     delta: float = 1e-5,
     accept: Collection[Finding] = (),
 ) -> tuple[PrivacyProfile, ...]:
@@ -290,7 +299,7 @@ def read_teachers(
         data_loaders: one for each teacher.
         optimizers: one for each teacher. Nothing else ties an engine to the weights that it accounts for.
         overlap, initial: see :func:`check_independent`.
-        delta, accept: as for :func:`read_privacy`; also "seeds".
+        unit, records_per_unit, delta, accept: as for :func:`read_privacy`; also "seeds".
 
     Raises:
         UnprovenPrivacy: see :func:`read_privacy` and :func:`check_independent`.
@@ -315,11 +324,10 @@ def read_teachers(
     ]
     known = [state for state in weights if state is not None]
     common = common_weights(known) if len(known) == len(sources) else {}
-    start = common if initial is None else initial
+    same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "delta": delta, "accept": accept}
+    same["initial"] = common if initial is None else initial
     profiles = tuple(
-        read_privacy(
-            source, module=module, data_loader=loader, optimizer=optimizer, initial=start, delta=delta, accept=accept
-        )
+        read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, **same)
         for source, module, loader, optimizer in zip(sources, *parts, strict=True)
     )
     check_independent(

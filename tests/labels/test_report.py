@@ -67,7 +67,7 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
     counts = dt.GNMax(sigma=12.5546).guarantee(labels=501, delta=1e-5)
     assert ensemble.total_privacy(labels=501).epsilon < counts.epsilon
     assert (
-        "by the Renyi bound of the label itself, over all votes of 5 teachers for 3 classes, sigma = 12.5546." in text
+        "by the worst curve of the label itself, over all votes of 5 teachers for 3 classes, sigma = 12.5546." in text
     )
     other = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.GNMax(sigma=12.5546), overlap=1)
     assert "by the Gaussian mechanism on the counts, sigma = 12.5546." in " ".join(other.privacy_report().split())

@@ -246,6 +246,7 @@ def test_noise_calibrated_on_the_label_keeps_the_target(labels: int) -> None:
     assert mechanism.sigma < 0.8 * GNMax.calibrated(target, labels=labels).sigma
 
 
+@pytest.mark.slow
 def test_noise_calibrated_on_the_label_for_ten_classes() -> None:
     """Eleven teachers, one label at (0.5, 1e-5): about half the noise; 100 labels at (8, 1e-5): three quarters."""
     for labels, epsilon, sigma in ((1, 0.5, 5.35), (100, 8.0, 6.39)):
@@ -253,8 +254,12 @@ def test_noise_calibrated_on_the_label_for_ten_classes() -> None:
         mechanism = GNMax.calibrated(target, method="label", labels=labels, teachers=11, classes=10)
         assert sigma * 0.99 < mechanism.sigma < sigma
         assert 0.99 * epsilon < mechanism.guarantee(labels=labels).epsilon <= epsilon
-        other = mechanism.guarantee(labels=labels, overlap=2)  # no more than the counts' own is known
-        assert other == GNMax(sigma=mechanism.sigma, delta=1e-5).guarantee(labels=labels, overlap=2)
+        other = mechanism.guarantee(labels=labels, overlap=2)  # by the worst curve of a label
+        assert (
+            epsilon
+            < other.epsilon
+            < GNMax(sigma=mechanism.sigma, delta=1e-5).guarantee(labels=labels, overlap=2).epsilon
+        )
 
 
 @pytest.mark.parametrize(

@@ -319,6 +319,7 @@ def test_the_papers_total_is_no_route():
         "publishing the teachers",
         "self-bounding noise",
         "certified label",
+        "the label's own curve",
         "the mechanism's own randomness",
         "private votes, private randomness",
     }
@@ -480,7 +481,7 @@ def test_unlike_teachers_are_each_charged_for_what_they_promise() -> None:
 def test_every_route_has_a_key_of_its_own() -> None:
     total = dt.total_privacy(teachers=[PAPER], mechanism=Fake(), labels=1, delta=1e-4)
     keys = [route["key"] for route in total.to_dict()["routes"]]
-    assert keys == ["publishing", "self-bounding", "certified", "own-randomness", "private-votes"]
+    assert keys == ["publishing", "self-bounding", "certified", "label-curve", "own-randomness", "private-votes"]
 
 
 # --- records allocated at random ---
@@ -497,7 +498,9 @@ def test_random_allocation_adds_routes_and_leaves_the_others_as_they_are():
     assert [route.key for route in total.routes[len(alone.routes) :]] == ["allocation", "allocation-self-bounding"]
     assert total.route.key == "allocation"
     assert 0.0139 < total.epsilon < 0.0141
-    assert set(alone.assumptions) | set(ALLOCATION.assumptions) == set(total.assumptions)
+    slices = " In equal slices of a list it is false: a record more moves others."
+    left = {assumption.removesuffix(slices) for assumption in alone.assumptions}
+    assert left | set(ALLOCATION.assumptions) == set(total.assumptions)
 
 
 def test_self_bounding_labels_of_allocated_records():
@@ -565,6 +568,7 @@ def test_an_allocation_fits_the_teachers(options, name):
         dt.total_privacy(**{**situation, "allocation": ALLOCATION, **options})
 
 
+@pytest.mark.slow
 def test_replacing_a_record_costs_more_than_adding_one():
     """Slices of a list: overlap 1 holds for replacing a record only."""
     given = {"teachers": [PAPER] * 11, "overlap": 1, "mechanism": NoiseFreeMajority(), "labels": 9, "delta": 3e-4}
