@@ -6,6 +6,7 @@ from .errors import (
     BudgetExceeded as BudgetExceeded,
     DarrmError as DarrmError,
     InvalidArgument as InvalidArgument,
+    LabelWarning as LabelWarning,
     LedgerError as LedgerError,
     PrivacyViolation as PrivacyViolation,
     UnprovenPrivacy as UnprovenPrivacy,

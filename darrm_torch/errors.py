@@ -13,6 +13,7 @@ __all__ = [
     "BudgetExceeded",
     "DarrmError",
     "InvalidArgument",
+    "LabelWarning",
     "LedgerError",
     "PrivacyViolation",
     "UnprovenPrivacy",
@@ -66,6 +67,10 @@ class BudgetExceeded(DarrmError):
 
 class LedgerError(DarrmError):
     """A ledger cannot be used: it is damaged or read-only, or belongs to other teachers or to another mechanism."""
+
+
+class LabelWarning(UserWarning):
+    """Labels that cost more than they need to, that no budget pays for, or that are hardly better than guessing."""
 
 
 _SECRET = ("counts", "votes", "inputs", "key")  # never shown, whatever is wrong with them

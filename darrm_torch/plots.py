@@ -55,7 +55,7 @@ _LISTED = 1000  # up to this number of histograms all are evaluated; otherwise t
 
 @checked
 def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") -> Any:
-    """Plots gamma against the votes; the title states the certificate and its margin.
+    """Plots gamma against the votes, without the tie; the title states the certificate and its margin.
 
     To compare noise functions, draw them on the same ``axes``, each with a ``label``. The title then states no
     certificate.
@@ -79,8 +79,9 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
     axes = _axes(axes)
     drawn, look = len(axes.get_lines()), _next_look(axes)
     votes = np.arange(noise.teachers + 1)
-    axes.vlines(votes, 0, noise.gamma, color=look["color"], alpha=0.25, linewidth=3)
-    axes.plot(votes, noise.gamma, label=label, **look | ({} if noise.teachers <= 40 else {"marker": None}))
+    votes = votes[2 * votes != noise.teachers]  # at a tie a fair coin decides, whatever gamma is
+    axes.vlines(votes, 0, noise.gamma[votes], color=look["color"], alpha=0.25, linewidth=3)
+    axes.plot(votes, noise.gamma[votes], label=label, **look | ({} if noise.teachers <= 40 else {"marker": None}))
     most = max(noise.teachers, axes.get_xlim()[1] - 0.5) if drawn else noise.teachers
     axes.set(
         xlabel=f"votes for class 1, of {most:.0f}",

@@ -135,3 +135,9 @@ def test_every_export_has_a_place() -> None:
     covered = {home: [place for place in places if f"{home}.".startswith(f"{place}.")] for home in homes}
     assert {home: found for home, found in covered.items() if len(found) != 1} == {}
     assert sorted(places) == sorted({place for found in covered.values() for place in found})
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs" / "api").glob("*.rst"))], ids=name_of)
+def test_lines_are_at_most_120_columns(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > 120] == []

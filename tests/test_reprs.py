@@ -26,7 +26,7 @@ HALF = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
 
 def check_short(value: Any) -> None:
     text = repr(value)
-    assert len(text) < 1000, len(text)
+    assert len(text) < 1000, text
     assert text.count("\n") < 24
     assert " object at 0x" not in text
 

@@ -79,6 +79,12 @@ def counted() -> dt.DataDependentLoss:
     return dt.DataDependentLoss(mechanism=dt.GNMax(sigma=2.0), counts=VOTES)
 
 
+def labeler() -> dt.PrivateLabeler:
+    return dt.PrivateLabeler(
+        dt.NoiseFreeMajority(), teachers=["a", "b", "c"], classes=2, overlap=1, ledger=dt.PrivacyLedger()
+    )
+
+
 def drawn_labels(new: Any) -> list[int]:
     return [1 for _ in new]
 
@@ -204,6 +210,20 @@ CALLS: dict[str, Callable[[], Any]] = {
         "teacher": HALF,
         "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
     },
+    "PrivateLabeler": lambda: {
+        "mechanism": dt.NoiseFreeMajority(),
+        "teachers": ["a", "b", "c"],
+        "classes": 2,
+        "ledger": dt.PrivacyLedger(),
+    },
+    "PrivateLabeler.label": lambda: (labeler(), {"keys": [b"a", b"b"], "votes": [[0, 1], [1, 1], [0, 1]]}),
+    "PrivateLabeler.label_counts": lambda: (labeler(), {"keys": [b"a", b"b"], "counts": [[2, 1], [0, 3]]}),
+    "PrivateLabeler.answer": lambda: (labeler(), {"keys": [b"a"], "counts": lambda rows, juries: np.array([[2, 1]])}),
+    "PrivateLabeler.check_budget": lambda: (labeler(), {"keys": [b"a"]}),
+    "PrivateLabeler.spending_from": lambda: (labeler(), {"ledger": dt.PrivacyLedger()}),
+    "PrivateLabeler.total_privacy": lambda: (labeler(), {"labels": 2}),
+    "PrivateLabeler.privacy_report": lambda: (labeler(), {"as_dict": True}),
+    "VoteFile": lambda: {"path": PLACES["votes"], "teachers": 3, "classes": 2},
     "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
     "contiguous_shards": lambda: {"count": 9, "teachers": 3},
@@ -329,6 +349,8 @@ NOT_CALLED = {
     "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
+    "VoteBatch*": "results of VoteFile",
+    "Voter*": "a protocol",
     "SelfBoundingCertificate.*": "a result",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
@@ -436,6 +458,9 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.compose", "other"): "huge int, beyond float",
     ("NoiseFunction.label_probability", "counts"): "2",
+    ("PrivateLabeler", "teachers"): "['x']",  # one teacher
+    ("PrivateLabeler", "assumptions"): "['x']",
+    ("VoteFile", "missing"): "['x']",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",
     (
         "PrivateMajorityEnsemble.check_budget",
@@ -595,6 +620,8 @@ def rows() -> Iterator[tuple[str, str, list[str]]]:
 def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("wrong")
     torch.save(network().state_dict(), folder / "weights.pt")
+    np.save(folder / "votes.npy", np.zeros((3, 5), dtype=np.int64))
+    PLACES["votes"] = folder / "votes.npy"
     PLACES.update(
         weights=folder / "weights.pt", cache=folder / "cache", teachers=folder / "teachers", private=folder / "private"
     )

@@ -73,9 +73,10 @@ def build_network(name: str, place: str) -> Any:
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
     """The number of classes that teachers vote between, from one teacher's output for one input."""
     from ..labels.ensemble import PrivateMajorityEnsemble
+    from ..labels.ledger import PrivacyLedger
     from ..mechanisms.noise_free import NoiseFreeMajority
 
-    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes)
+    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes, ledger=PrivacyLedger())
     return int(alone.sensitive_counts(inputs[:1]).shape[1])
 
 

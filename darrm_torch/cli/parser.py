@@ -7,7 +7,6 @@ import contextlib
 import difflib
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -53,6 +52,9 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Read a command line; anything that cannot be read is a :class:`UsageError`."""
+        for word in arguments:
+            if word.startswith("--") and word.endswith("=--"):  # argparse would make a list of it
+                raise UsageError(f"argument {word.partition('=')[0]}: expected a value, got '--'")
         try:
             chosen, unknown = self.parse_known_args(arguments)
         except argparse.ArgumentError as error:
@@ -112,9 +114,11 @@ def _nearest(text: str, names: Iterable[str]) -> str:
     return f"Did you mean {similar[0]}?" if similar else ""
 
 
-def one_line(message: object, limit: int = 10_000) -> str:
+def one_line(message: object, limit: int = 1500) -> str:
     """A message without line breaks; one longer than ``limit`` characters is cut between words and marked."""
-    return textwrap.shorten(str(message), limit, placeholder=" ...")
+    text = " ".join(str(message).encode("utf-8", "backslashreplace").decode().split())
+    cut = text[: limit - 4]
+    return text if len(text) <= limit else f"{cut[: cut.rfind(' ')] if ' ' in cut else cut} ..."
 
 
 def option_name(key: str) -> str:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
-from ..errors import BudgetExceeded, DarrmError, InvalidArgument, LedgerError, PrivacyViolation, UnprovenPrivacy
+from ..errors import (
+    BudgetExceeded,
+    DarrmError,
+    InvalidArgument,
+    LabelWarning,
+    LedgerError,
+    PrivacyViolation,
+    UnprovenPrivacy,
+)
 from ..files import owner_unmasked
 from .files import check_places, options_in_file
 from .parser import Command, Parser, one_line, option_name
@@ -37,10 +46,14 @@ def run_command(command: Command, arguments: Sequence[str] | None = None, *, pro
         given = sys.argv[1:] if arguments is None else arguments
         options = parser.read(_with_file_of_options(given))
         check_places(vars(options))
-        try:
-            return command.run(options)
-        except SystemExit:  # Lightning turns Ctrl-C into it
-            raise KeyboardInterrupt from None
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda text, *_: print(f"{name}: warning: {one_line(text)}", file=sys.stderr)
+            for reported in ("cannot be paid", "are hardly"):  # by an error, and by `darrm label`
+                warnings.filterwarnings("ignore", message=f"the labels {reported}", category=LabelWarning)
+            try:
+                return command.run(options)
+            except SystemExit:  # Lightning turns Ctrl-C into it
+                raise KeyboardInterrupt from None
     except DarrmError as error:
         print(f"{name}: error: {one_line(_message(error, options))}", file=sys.stderr)
         return 1 if isinstance(error, _REFUSED) else 2

@@ -63,9 +63,10 @@ def _run(options: Any) -> int:
     from ..lightning import StudentModule
 
     check_ending("--out", options.out, ".pt")
-    size = check_integer("--batch-size", options.batch_size, low=1)
+    size = check_integer("--batch-size", options.batch_size, low=1, high=2**31)
     check_number("--learning-rate", options.learning_rate, low=0.0, low_open=True, high=1000.0)
-    epochs = check_integer("--epochs", options.epochs, low=1)
+    check_integer("--classes", options.classes, low=2, high=2**20)
+    epochs = check_integer("--epochs", options.epochs, low=1, high=10**6)
     train = _labelled(options, "")
     if (options.test_inputs is None) != (options.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")

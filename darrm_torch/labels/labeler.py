@@ -29,8 +29,10 @@ from ..privacy.units import RECORD, Neighbours, common_unit
 from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
+from .advice import warn_before_labels
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
+from .ledger_index import checked_keys
 from .report import report_as_dict, report_as_text
 from .voting import checked_inputs, input_digests, restored_labels, stored_labels
 
@@ -161,11 +163,15 @@ class PrivateLabeler:
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
         self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
         note_noise(self.ledger, mechanism)
+        warn_before_labels(mechanism, self.ledger, self._situation, self.delta)
         self._jury = kept_jury(self.ledger, mechanism, teachers=count)
         self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
+        if isinstance(assumptions, str) or not all(isinstance(one, str) for one in self._assumptions):
+            raise InvalidArgument("assumptions", "a list of sentences", assumptions)
         self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
         self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
 
+    @checked
     def spending_from(self, ledger: PrivacyLedger) -> PrivateLabeler:
         """The same labeler with another ledger."""
         same: dict[str, Any] = {"profiles": self.profiles, "delta": self.delta, **self._given}
@@ -188,7 +194,7 @@ class PrivateLabeler:
             InvalidArgument: votes of another shape or another kind, or classes outside 0..C-1; nothing was charged.
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was charged.
         """
-        keys = list(keys)
+        keys = checked_keys(keys)
         table = self._checked_votes(votes, len(keys))
 
         def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
@@ -204,8 +210,9 @@ class PrivateLabeler:
             InvalidArgument: counts that are no such integers; nothing was charged.
             BudgetExceeded: as :meth:`label`.
         """
-        keys, table = list(keys), np.asarray(counts)
+        keys = checked_keys(keys)
         expected = f"integers of shape ({len(keys)}, {self._class_count()})"
+        table = _table("counts", counts, expected)
         if table.dtype.kind not in "iu" or table.shape != (len(keys), self._class_count()):
             raise InvalidArgument("counts", expected, f"{table.dtype} of shape {table.shape}")
         table = table.astype(np.int64)
@@ -230,7 +237,6 @@ class PrivateLabeler:
             raise InvalidArgument("teachers", "voters, to be asked for votes", "names", cure)
         inputs = checked_inputs(inputs)
         keys = input_digests(inputs)
-
         self._class_count()  # where votes cannot be read, no teacher is asked
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
@@ -241,6 +247,7 @@ class PrivateLabeler:
 
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
 
+    @checked
     def answer(self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any]) -> Any:
         """The labels of these keys, for callers that count votes themselves.
 
@@ -275,6 +282,7 @@ class PrivateLabeler:
             np.put_along_axis(votes, members, True, axis=1)
         return votes
 
+    @checked
     def check_budget(self, keys: Sequence[bytes]) -> None:
         """Check that labels for all these keys fit in the ledger's budget. Draws and charges nothing.
 
@@ -283,6 +291,7 @@ class PrivateLabeler:
         """
         with self.overlap_hint():
             self.ledger.check(keys)
+        warn_before_labels(self.mechanism, self.ledger, self._situation, self.delta, labels=len(set(keys)))
 
     @contextmanager
     def overlap_hint(self) -> Iterator[None]:
@@ -316,10 +325,7 @@ class PrivateLabeler:
 
     def _checked_votes(self, votes: npt.ArrayLike, rows: int) -> IntArray:
         classes, expected = self._class_count(), f"integers of shape ({len(self.profiles)}, {rows})"
-        try:
-            table = np.asarray(votes)
-        except ValueError:
-            raise InvalidArgument("votes", expected, "rows of different lengths") from None
+        table = _table("votes", votes, expected)
         if table.size == 0 and table.shape == (len(self.profiles), rows):
             table = table.astype(np.int64)
         if table.dtype.kind not in "iu" or table.shape != (len(self.profiles), rows):
@@ -328,7 +334,8 @@ class PrivateLabeler:
         if table.size and (table.min() < MISSING or table.max() >= classes):
             cure = "-1 stands for a vote that is missing."
             raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
-        return table.astype(np.int64)
+        whole: IntArray = table.astype(np.int64)
+        return whole
 
     def _vote(self, number: int, inputs: Tensor) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
@@ -395,8 +402,18 @@ def memory_ledger(stacklevel: int = 4) -> PrivacyLedger:
     return PrivacyLedger()
 
 
+def _table(name: str, values: npt.ArrayLike, expected: str) -> Any:
+    try:
+        array: npt.NDArray[Any] = np.asarray(values)
+        return array
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
+        raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
+
+
 def _distinct_names(teachers: Iterable[Any]) -> list[str]:
     names: list[str] = []
+    if isinstance(teachers, (str, bytes)):
+        raise InvalidArgument("teachers", "a list with a name or voter for each teacher", teachers)
     for number, teacher in enumerate(teachers):
         name = teacher if isinstance(teacher, str) else getattr(teacher, "digest", None)
         if not isinstance(name, str) or not name:

@@ -17,7 +17,7 @@ from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 from .ledger_head import LedgerHead
-from .ledger_index import LabelIndex
+from .ledger_index import LabelIndex, checked_keys
 from .ledger_migration import migrate
 
 __all__ = ["Charge", "PrivacyLedger"]
@@ -165,7 +165,7 @@ given out; 0 more labels fit
             BudgetExceeded: the new labels would exceed the budget; ``draw`` was not called.
             LedgerError: the file cannot be read or written; nothing was given out.
         """
-        keys = _checked_keys(keys)
+        keys = checked_keys(keys)
         with self._transaction():
             labels, new = self._labels.find(keys), dict[bytes, int]()
             for position, (key, label) in enumerate(zip(keys, labels, strict=True)):
@@ -189,7 +189,7 @@ given out; 0 more labels fit
         Raises:
             BudgetExceeded: the labels of those that are new would together exceed the budget.
         """
-        keys = _checked_keys(keys)
+        keys = checked_keys(keys)
         with self._reading():
             self._check_budget(
                 len({key for key, label in zip(keys, self._labels.find(keys), strict=True) if label is None})
@@ -448,10 +448,3 @@ given out; 0 more labels fit
 def _checked_label(label: Any) -> int | str:
     """A label as the file has it: an integer, or bytes in hexadecimal."""
     return label.hex() if isinstance(label, bytes) else check_integer("label", label, low=-(2**63), high=2**63 - 1)
-
-
-def _checked_keys(keys: Sequence[bytes]) -> list[bytes]:
-    keys = list(keys)
-    if not all(isinstance(key, bytes) and key for key in keys):
-        raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
-    return keys

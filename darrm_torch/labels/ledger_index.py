@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays import IntArray
+from ..errors import InvalidArgument
 
-__all__ = ["LabelIndex"]
+__all__ = ["LabelIndex", "checked_keys"]
 
 _RECENT = 50_000
 
@@ -86,3 +87,11 @@ def _matches(run: IntArray, labels: IntArray, digests: IntArray) -> list[tuple[i
             if run[row, 1] == digests[place, 1]:
                 found.append((place, int(labels[row])))
     return found
+
+
+def checked_keys(keys: Sequence[bytes]) -> list[bytes]:
+    """The keys of inputs, which are bytes."""
+    keys = list(keys)
+    if not all(isinstance(key, bytes) and key for key in keys):
+        raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
+    return keys

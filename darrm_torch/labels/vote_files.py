@@ -85,20 +85,19 @@ class VoteFile:
     ) -> None:
         self.path = Path(path)
         self.teachers = check_integer("teachers", teachers, low=1, high=2**20)
-        names = (
-            [str(one) for one in range(check_integer("classes", classes, low=2, high=2**20))]
-            if isinstance(classes, int)
-            else [_written(one) for one in classes]
-        )
+        if isinstance(classes, int):
+            names = [str(one) for one in range(check_integer("classes", classes, low=2, high=2**20))]
+        else:
+            names = _texts("classes", classes)
         if len(names) < 2 or len(set(names)) < len(names):
             raise InvalidArgument("classes", "at least two different names, or how many", classes)
         self.classes = tuple(names)
-        absent = {_written(one) for one in missing}
+        absent = set(_texts("missing", missing))
         if absent & set(names):
             raise InvalidArgument("missing", "no class", sorted(absent & set(names)))
         self._codes = {name: number for number, name in enumerate(names)} | dict.fromkeys(absent, MISSING)
         self._layout, self._keys, self._array = layout, keys, array
-        self._part = check_integer("part", part, low=1)
+        self._part = check_integer("part", part, low=1, high=2**24)
         if not self.path.exists():
             raise InvalidArgument("path", "a file or folder that exists", str(path))
         self._kind = _kind(self.path)
@@ -345,6 +344,12 @@ def _whole_numbers(cells: Any, line: int) -> IntArray:
         row = line + int(np.argmax(~(np.isfinite(numbers) & (numbers == np.round(numbers))).all(axis=1)))
         raise InvalidArgument("path", "counts that are whole numbers", f"others in row {row}")
     return numbers.astype(np.int64)
+
+
+def _texts(name: str, values: Sequence[str]) -> list[str]:
+    if isinstance(values, str) or not all(isinstance(one, str) for one in values):
+        raise InvalidArgument(name, "a list of texts, as in the file", values if isinstance(values, str) else "others")
+    return [_written(one) for one in values]
 
 
 def _written(value: Any) -> str:

@@ -85,6 +85,9 @@ class VotingTeachers(nn.ModuleList):
                 problems.append((number, error))
                 continue
             found = self._competing(name, outputs, (len(inputs),)).shape[-1]
+            if outputs.shape[-1] == 1 and _is_probability(self[number], inputs):
+                cure = "They seem to end in a sigmoid, and would vote 1 for everything: return logits."
+                raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
             if classes not in (0, found):
                 raise InvalidArgument(name, f"logits of {classes} classes, like those of the teachers before", found)
             classes = found
@@ -244,21 +247,30 @@ def _without_leftovers(network: nn.Module) -> nn.Module:
     return network
 
 
-def _with_constant_weights(network: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers of floating point are all one half, and share one piece of memory."""
+def _with_constant_weights(network: nn.Module, value: float = 0.5) -> nn.Module:
+    """A copy whose parameters and buffers of floating point are all ``value``, and share one piece of memory."""
     halves: dict[Any, Tensor] = {}
     memo: dict[int, Any] = {}
     for weight in sorted(_floats(network), key=Tensor.numel, reverse=True):
         kind = (weight.dtype, weight.device)
         if kind not in halves:
-            halves[kind] = torch.full((weight.numel(),), 0.5, dtype=weight.dtype, device=weight.device)
+            halves[kind] = torch.full((weight.numel(),), value, dtype=weight.dtype, device=weight.device)
         half = halves[kind][: weight.numel()].view(weight.shape)
         memo[id(weight)] = nn.Parameter(half, requires_grad=False) if isinstance(weight, nn.Parameter) else half
     double = copy.deepcopy(network, memo).eval()
     for weight in _floats(double):
-        if not bool((weight == 0.5).all()):  # TorchScript copies its weights in its own way
-            weight.fill_(0.5)
+        if not bool((weight == value).all()):  # TorchScript copies its weights in its own way
+            weight.fill_(value)
     return double
+
+
+def _is_probability(network: nn.Module, inputs: Tensor) -> bool:
+    """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""
+    try:
+        outputs = torch.cat([_outputs(_with_constant_weights(network, value), inputs) for value in (-2.0, 0.5, 2.0)])
+    except Exception:  # the user's own network
+        return False
+    return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
 
 def _floats(network: nn.Module) -> list[Tensor]:

@@ -144,11 +144,15 @@ class NoiseFunction:
 
     def __repr__(self) -> str:
         gamma = np.array2string(self.gamma, separator=", ", threshold=16, max_line_width=2**10)
-        return f"NoiseFunction(gamma={gamma}, certificate={cut(self.certificate)})"
+        tie = "" if self.teachers % 2 else f"; {self.teachers // 2} votes are a tie, and a fair coin decides"
+        return f"NoiseFunction(gamma={gamma}, certificate={cut(self.certificate)}{tie})"
 
     def to_json(self) -> str:
         """The noise function as text; :meth:`from_json` restores it bit for bit."""
-        return json.dumps({"format": FORMAT, "gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)})
+        plain = {"format": FORMAT, "gamma": self.gamma.tolist(), "certificate": _to_plain(self.certificate)}
+        if self.teachers % 2 == 0:
+            plain["tie"] = f"gamma[{self.teachers // 2}] is not used: at a tie a fair coin decides"
+        return json.dumps(plain)
 
     @classmethod
     @checked

@@ -103,8 +103,8 @@ def expected_agreement(
             )
         if mechanism.teachers in (None, teachers):
             counts = np.sort(counts, axis=1)  # classes are treated alike: equal histograms are looked up once
-            told = plurality_chances(mechanism.label_probabilities(counts), counts)
-            return min(1.0, float(chances.sum(axis=1) @ told)), 0.0
+            agreements = plurality_chances(mechanism.label_probabilities(counts), counts)
+            return min(1.0, float(chances.sum(axis=1) @ agreements)), 0.0
     rng, parts = np.random.default_rng(0), beliefs if isinstance(beliefs, tuple) else (beliefs,)
     if draws is not None:
         read = voters

@@ -1,4 +1,4 @@
-"""What is asked of the planner: how many teachers, what they promise, how many labels, and what these may cost."""
+"""A request to the planner: number of teachers, their promises, number of labels, and the most these may cost."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _FINEST_TILTED = 1e-9
 _LEAST_NOISE = 0.2
 _NO_NOISE, _LARGEST_NOISE = 2.0**-10, 2.0**20  # less counts as none; more counts as this
 _MOST_RUNS = 256  # of different noise or rate, for each of which dp_accounting takes some hundredths of a second
-_SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are made for powers of this; smaller deltas are left to Renyi
+_SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are computed for powers of this; smaller deltas are left to Renyi
 
 
 def run_parts(run: DpSgdRun) -> tuple[float, float, int, int]:

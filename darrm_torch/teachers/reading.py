@@ -169,6 +169,8 @@ def read_privacy(
     >>> round(teacher.reading.epsilon, 4), {name: round(e, 4) for name, e in teacher.reading.accountant_epsilons}
     (0.0751, {'prv': 0.0852, 'rdp': 0.0975})
     """
+    if initial is not None:
+        state_of(initial, "initial")
     delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     record: dict[str, Any] = {}
     from_file = isinstance(source, (str, os.PathLike))
@@ -309,6 +311,8 @@ def read_teachers(
     >>> [round(teacher.epsilon(1e-4), 4) for teacher in teachers]
     [0.0751, 0.0751]
     """
+    if initial is not None:
+        state_of(initial, "initial")
     if isinstance(sources, (str, os.PathLike)):
         folder, sources = sources, weights_in(Path(sources))
         if not sources:

@@ -106,7 +106,7 @@ def test_contradictions_are_refused(how: dict[str, Any], message: str) -> None:
         ([[0], [1], [2]], r"classes in 0\.\.1, or -1"),
         ([[0], [1], [-2]], r"classes in 0\.\.1, or -1"),
         ([[0.0], [1.0], [1.0]], "float64"),
-        ([[0], [1, 1], [0]], "different lengths"),
+        ([[0], [1, 1], [0]], "inhomogeneous"),
         ([["cat"], ["dog"], ["cat"]], "<U3"),
         ([[True], [False], [True]], "bool"),
         (None, "integers"),

@@ -31,6 +31,7 @@ from darrm_torch import (
     subsampling_noise,
 )
 from darrm_torch.noise.grid import GRID
+from darrm_torch.plots import plot_noise
 
 MAJORITY_075_K11 = 0.9313449859619141  # Pr[Binomial(11, 3/4) >= 6] - Pr[<= 5]
 
@@ -439,3 +440,15 @@ def test_two_labels_of_the_optimum_for_one_do_not_add_up() -> None:
     teacher = PrivacyGuarantee(epsilon=3.0)
     noise = optimize_noise(teachers=3, teacher=teacher, target=teacher, shape="free")
     assert joint_loss(noise, 3.0) / 3.0 == pytest.approx(2.016077, abs=1e-5)
+
+
+def test_a_tie_does_not_look_like_never_the_majority() -> None:
+    even, odd = NoiseFunction(gamma=[1, 0.5, 0, 0.5, 1]), NoiseFunction(gamma=[1, 0.5, 0.5, 1])
+    assert "2 votes are a tie, and a fair coin decides" in repr(even)
+    assert "tie" not in repr(odd)
+    assert "at a tie a fair coin decides" in even.to_json()
+    assert "tie" not in odd.to_json()
+    assert NoiseFunction.from_json(even.to_json()) == even
+    axes = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
+    (line,) = plot_noise(even, axes=axes).get_lines()
+    assert line.get_xdata().tolist() == [0, 1, 3, 4]

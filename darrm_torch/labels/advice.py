@@ -1,0 +1,71 @@
+"""What is worth knowing before the first label: noise that buys nothing, a budget that pays for none, poor labels."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..errors import LabelWarning
+from ..mechanisms.base import Mechanism
+from ..mechanisms.noise_free import NoiseFreeMajority
+from ..privacy.totals import total_privacy
+from .ledger import PrivacyLedger
+
+__all__ = ["warn_before_labels"]
+
+_AGREE = 0.75  # of the teachers; as the planner's default prior expects
+_LITTLE = 0.1  # more than guessing
+
+
+def warn_before_labels(
+    mechanism: Mechanism, ledger: PrivacyLedger, situation: dict[str, Any], delta: float, *, labels: int = 1
+) -> None:
+    """Warn about the first labels: no budget pays for them, they need no noise, or they say next to nothing.
+
+    Args:
+        mechanism: makes the labels.
+        ledger: keeps them; nothing is said about one that has labels.
+        situation: the arguments of :func:`~darrm_torch.total_privacy` but ``labels`` and ``delta``.
+        delta: of the total.
+        labels: how many there will be at least.
+    """
+    if ledger.count or not labels:
+        return
+    budget, count = ledger.budget, len(situation["teachers"])
+    these = total_privacy(labels=labels, delta=delta, **situation)
+    if labels == 1 and budget is not None and not (these.epsilon <= budget.epsilon and these.delta <= budget.delta):
+        _warn(
+            f"the labels cannot be paid for: a single one costs {these.guarantee}, over the budget of {budget}. Use "
+            "more noise, state how many teachers one record can affect (overlap=...), or raise the budget"
+        )
+        return
+    if isinstance(mechanism, NoiseFreeMajority):
+        return
+    free = NoiseFreeMajority(classes=mechanism.classes)
+    without = total_privacy(labels=labels, delta=delta, **situation | {"mechanism": free})
+    pays = budget is not None and without.epsilon <= budget.epsilon and without.delta <= budget.delta
+    if math.isfinite(without.epsilon) and (pays or without.epsilon <= these.epsilon):
+        why = "which the budget pays" if pays else f"and {'this one costs' if labels == 1 else f'these {labels} cost'}"
+        _warn(
+            f"the labels carry noise that buys nothing: without it any number of labels from these teachers costs "
+            f"{without.guarantee}, {why if pays else f'{why} {these.guarantee}'}. NoiseFreeMajority() adds none"
+        )
+    elif labels == 1 and mechanism.classes in (None, 2):
+        most = math.ceil(_AGREE * count)
+        chance = float(mechanism.label_probabilities(np.array([[count - most, most]]))[0, 1])
+        if chance < 0.5 + _LITTLE:
+            _warn(
+                f"the labels are hardly better than guessing: where {most} of {count} teachers agree, a label says so "
+                f"with chance {math.floor(chance * 100) / 100:.2f}. Allow more, or have more teachers"
+            )
+
+
+def _warn(message: str) -> None:
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("darrm_torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, LabelWarning, stacklevel=level - 1)  # where the user called

@@ -1,0 +1,74 @@
+"""Warnings before the first label."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import darrm_torch as dt
+
+TEACHER = dt.PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
+
+
+def networks(count: int = 5) -> list[nn.Module]:
+    return [nn.Linear(4, 2) for _ in range(count)]
+
+
+def build(mechanism: dt.Mechanism, *, epsilon: float | None = None, overlap: int = 5) -> dt.PrivateMajorityEnsemble:
+    budget = None if epsilon is None else dt.PrivacyGuarantee(epsilon=epsilon, delta=1e-4)
+    return dt.PrivateMajorityEnsemble(
+        networks(), mechanism, profiles=[TEACHER] * 5, overlap=overlap, ledger=dt.PrivacyLedger(budget=budget)
+    )
+
+
+def noise(allowance: float = 1.0) -> dt.DaRRM:
+    return dt.DaRRM(dt.self_bounding_noise(teachers=5, allowance=allowance))
+
+
+def test_a_budget_that_pays_for_no_label_is_reported_when_the_ensemble_is_built() -> None:
+    with pytest.warns(dt.LabelWarning, match=r"cannot be paid for: a single one costs .*, over the budget of \(0.01"):
+        build(noise(), epsilon=0.01)
+
+
+def test_noise_that_buys_nothing_is_reported_when_the_ensemble_is_built() -> None:
+    with pytest.warns(dt.LabelWarning, match=r"noise that buys nothing: .*which the budget pays. NoiseFreeMajority"):
+        build(noise(), epsilon=3.0)
+    with pytest.warns(dt.LabelWarning, match=r"buys nothing: .*, and this one costs"):
+        build(noise(allowance=5.0), overlap=1)
+
+
+def test_noise_that_buys_nothing_for_so_many_labels_is_reported_before_they_are_bought() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dt.LabelWarning)
+        ensemble = build(noise())
+        ensemble.check_budget([torch.randn(2, 4)])
+    with pytest.warns(dt.LabelWarning, match=r"and these 100 cost"):
+        ensemble.check_budget([torch.randn(100, 4)])
+    ensemble(torch.randn(1, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dt.LabelWarning)
+        ensemble.check_budget([torch.randn(100, 4)])  # the choice is made
+
+
+def test_labels_that_are_hardly_better_than_guessing_are_reported() -> None:
+    with pytest.warns(dt.LabelWarning, match=r"where 4 of 5 teachers agree, a label says so with chance 0.50"):
+        dt.PrivateMajorityEnsemble(networks(), dt.GNMax(sigma=1000.0), overlap=1, ledger=dt.PrivacyLedger())
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_one_output_that_is_a_probability_is_refused(scale: float) -> None:
+    inputs = scale * torch.randn(5, 4)
+    for last in (nn.Sigmoid(), nn.Hardsigmoid()):
+        models = [nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1), last) for _ in range(5)]
+        ensemble = dt.PrivateMajorityEnsemble(models, noise(), ledger=dt.PrivacyLedger())
+        with pytest.raises(dt.InvalidArgument, match="They seem to end in a sigmoid"):
+            ensemble(inputs)
+        assert ensemble.ledger.count == 0
+    for network in (nn.Linear(4, 1), nn.Linear(4, 1, bias=False), nn.Sequential(nn.Linear(4, 1), nn.Tanh())):
+        models = [type(network)(*network) if isinstance(network, nn.Sequential) else network]
+        ensemble = dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
+        assert ensemble(inputs).shape == (5,)
+        assert ensemble(torch.zeros(1, 4)).shape == (1,)
