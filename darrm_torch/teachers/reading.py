@@ -22,6 +22,7 @@ from ..errors import InvalidArgument, UnprovenPrivacy, check_number
 from ..files import weights_in
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
+from ..reprs import short_repr
 from .accountants import accountant_epsilon
 from .checkpoints import (
     check_finite,
@@ -87,6 +88,7 @@ class PrivacyReading:
     common: int = 0
     watched: bool = False
     notes: tuple[str, ...] = ()
+    __repr__ = short_repr
 
     @property
     def stated_epsilon(self) -> float:
