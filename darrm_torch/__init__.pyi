@@ -100,6 +100,7 @@ from .privacy.totals import (
 from .teachers.checkpoints import load_teacher as load_teacher
 from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records
 from .teachers.independence import check_independent as check_independent
+from .teachers.loaders import declared_loader as declared_loader
 from .teachers.reading import (
     PrivacyReading as PrivacyReading,
     read_privacy as read_privacy,

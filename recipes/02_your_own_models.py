@@ -9,12 +9,13 @@ it has only seen public images and private labels. Prints what the labels cost.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import lightning as L
 import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
@@ -22,14 +23,17 @@ from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from .data import load_task
 from .models import PaperCNN
 
+BATCH_SIZE = 64
 
-def train_teachers_of_your_own() -> tuple[list[nn.Module], list[PrivacyEngine], Tensor]:
-    """Two models trained as in the Opacus tutorial, their engines, and public images without labels."""
+
+def train_teachers_of_your_own() -> tuple[dict[str, Any], Tensor]:
+    """Two models trained as in the Opacus tutorial, what Opacus says about them, and public images without labels."""
     task = load_task("mnist-5000")
-    # Each record draws its shard by itself, at random and in secret, and trains one teacher (overlap 1). Opacus takes
-    # sample rate and steps from the size of a shard; recipe 07 declares them, and all teachers together cost less.
+    # Each record draws its shard by itself, at random and in secret, and trains one teacher. Nobody knows which, so all
+    # teachers together cost less than one. For that, rate, steps and divisor are declared for all teachers alike: taken
+    # from the true size of a shard, as Opacus does, they would show the draws.
     shards = dt.assign_shards(len(task.private_labels), teachers=2)
-    models, engines = [], []
+    trained: dict[str, Any] = {"models": [], "engines": [], "optimizers": [], "allocation": shards.allocation}
     for shard in shards:
         model = PaperCNN()
         engine = PrivacyEngine()
@@ -37,22 +41,24 @@ def train_teachers_of_your_own() -> tuple[list[nn.Module], list[PrivacyEngine], 
         private, optimizer, loader = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.25),
-            data_loader=DataLoader(data, batch_size=64),
+            data_loader=dt.declared_loader(data, shard_size=task.declared_records // 2, batch_size=BATCH_SIZE),
             noise_multiplier=2.0,
             max_grad_norm=1.0,
         )
+        optimizer.expected_batch_size = BATCH_SIZE
         for images, labels in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(private(images), labels).backward()
             optimizer.step()
-        models.append(private)
-        engines.append(engine)
-    return models, engines, task.public_images
+        for name, part in (("models", private), ("engines", engine), ("optimizers", optimizer)):
+            trained[name].append(part)
+    return trained, task.public_images
 
 
-def teach_a_student(models: list[nn.Module], engines: list[PrivacyEngine], images: Tensor) -> StudentModule:
+def teach_a_student(trained: dict[str, Any], images: Tensor) -> StudentModule:
     """From Opacus models to a student: 100 private labels, bought once, before training."""
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(models, engines, delta=1e-4, allowance=1, overlap=1)
+    # "constants": nothing in Opacus shows that rate, steps and divisor were declared; they were, above.
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(**trained, delta=1e-4, allowance=1, accept=["constants"])
     data = PrivateLabelDataModule(ensemble, images, queries=100)
     student = StudentModule(PaperCNN())
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}

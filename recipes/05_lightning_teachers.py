@@ -22,7 +22,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from opacus import PrivacyEngine
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.lightning import AccountantCheckpoint
@@ -30,23 +30,26 @@ from darrm_torch.lightning import AccountantCheckpoint
 from .data import load_task
 from .models import PaperCNN
 
+BATCH_SIZE = 64
+
 
 class Teacher(L.LightningModule):
     """A network trained by DP-SGD, with the optimizer and the Poisson sampling loader that Opacus returns."""
 
-    def __init__(self, images: Tensor, labels: Tensor, *, noise_multiplier: float = 2.0) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, *, shard_size: int, noise_multiplier: float = 2.0) -> None:
         super().__init__()
         network = PaperCNN()
         self.engine = PrivacyEngine()
         self.network, self.optimizer, self.loader = self.engine.make_private(
             module=network,
             optimizer=torch.optim.SGD(network.parameters(), lr=0.25),
-            data_loader=DataLoader(TensorDataset(images, labels), batch_size=64),
+            data_loader=dt.declared_loader(TensorDataset(images, labels), shard_size=shard_size, batch_size=BATCH_SIZE),
             noise_multiplier=noise_multiplier,
             max_grad_norm=1.0,
             # With Torch's global generator, the seed of L.seed_everything would reveal the noise.
             noise_generator=torch.Generator().manual_seed(secrets.randbits(63)),
         )
+        self.optimizer.expected_batch_size = BATCH_SIZE  # declared, like the loader's rate and steps
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         """Cross-entropy."""
@@ -84,12 +87,22 @@ def main(
     """Train or continue, read the guarantees from the checkpoints, buy labels, print the report."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     task = load_task("mnist-5000", limit=limit)
-    # Each record draws its shard by itself, at random and in secret, and trains one teacher (overlap 1).
+    # Each record draws its shard by itself, at random and in secret, and trains one teacher (overlap 1). The sizes of
+    # the shards are private, so the number of records that sets rate and steps is a declared one.
     shards = dt.assign_shards(len(task.private_labels), teachers=teachers, private_folder=folder / "private")
-    modules = [Teacher(task.private_images[shard], task.private_labels[shard]) for shard in shards]
+    shard_size = (limit or task.declared_records) // teachers
+    modules = [Teacher(task.private_images[s], task.private_labels[s], shard_size=shard_size) for s in shards]
     files = [train(module, folder / f"{number}", epochs=epochs) for number, module in enumerate(modules)]
     networks = [module.network for module in modules]
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(networks, files, delta=1e-4, allowance=1, overlap=1)
+    ensemble = dt.PrivateMajorityEnsemble.from_opacus(
+        networks,
+        files,
+        optimizers=[module.optimizer for module in modules],
+        delta=1e-4,
+        allowance=1,
+        allocation=shards.allocation,
+        accept=["constants"],  # nothing in a checkpoint shows that they were declared; they were
+    )
     labels = ensemble(task.public_images[:100])
     print(f"{len(labels)} labels, {int((labels == task.public_labels[: len(labels)]).sum())} of them right\n")
     print(ensemble.privacy_report())

@@ -17,7 +17,7 @@ MASKS = [0o000, 0o022, 0o077, 0o777]
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_private_files_and_folders_are_for_their_owner_whatever_the_umask(tmp_path, mask):
+def test_private_files_and_folders_are_for_their_owner_under_any_umask(tmp_path, mask):
     before = os.umask(mask)
     try:
         make_private_folder(tmp_path / "one" / "two")

@@ -41,7 +41,7 @@ def test_noise_is_drawn_with_its_proof() -> None:
     assert "nothing is proven" in plot_noise(dt.subsampling_noise(teachers=5, allowance=1)).get_title()
 
 
-def test_two_noise_functions_can_be_told_apart() -> None:
+def test_two_noise_functions_can_be_distinguished() -> None:
     noise, other = (dt.self_bounding_noise(teachers=5, allowance=m) for m in (2, 3))
     axes = plot_noise(noise, label="m = 2")
     assert "each costs m = 2" in axes.get_title()
@@ -108,9 +108,9 @@ def test_plurality_is_drawn_with_its_proof() -> None:
         counts = np.bincount(votes, minlength=3)
         second, first = np.sort(counts)[1:]
         weight = 0.5 ** counts[0] * 0.25 ** (4 - counts[0])
-        told = table.label_probabilities(counts[None])[0, counts.argmax()]
+        reported = table.label_probabilities(counts[None])[0, counts.argmax()]
         both = chances.setdefault(int(first - second), [0.0, 0.0])
-        both[0] += weight * told
+        both[0] += weight * reported
         both[1] += weight
     assert list(line.get_xdata()) == [1, 2, 4]  # no four votes are three ahead; where two tie, either is right
     assert line.get_ydata() == pytest.approx([chances[lead][0] / chances[lead][1] for lead in (1, 2, 4)])
@@ -208,7 +208,7 @@ def test_axes_of_the_caller_are_used() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_global_is_touched(tmp_path: Path) -> None:
+def test_nothing_global_is_changed(tmp_path: Path) -> None:
     code = (
         "import sys, darrm_torch as dt; "
         f"dt.plot_noise(dt.self_bounding_noise(teachers=3, allowance=1)).figure.savefig({str(tmp_path / 'a.png')!r}); "

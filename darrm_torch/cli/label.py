@@ -13,7 +13,7 @@ from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
-from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation
+from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation, with_jury
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
@@ -76,6 +76,13 @@ def _add_arguments(parser: Any) -> None:
     noise.add_argument(
         "--labels", type=int, metavar="Q", help="number of labels of --total-target (default: the inputs)"
     )
+    noise.add_argument(
+        "--jury",
+        type=int,
+        metavar="N",
+        help="only N teachers vote, drawn at random once (noise-free, mean-probabilities; the mechanism jury takes as "
+        "many as the target allows)",
+    )
     add_arguments(parser)
     teachers = parser.add_argument_group("the guarantees of the teachers")
     teachers.add_argument(
@@ -96,7 +103,7 @@ def options_for(answer: Plan) -> str | None:
     from ..privacy.guarantees import PrivacyGuarantee
 
     best = answer.best
-    if best is None or best.mechanism is None or best.voters != answer.teachers:
+    if best is None or best.mechanism is None:
         return None
     family = FAMILIES[best.kind]
     belief = answer.plain_prior if best.own_randomness else answer.prior
@@ -134,6 +141,10 @@ def _run(chosen: Any) -> int:
     if ledger is not None:
         take_over(chosen, ledger)
     chosen.mechanism = chosen.mechanism or "darrm"
+    if chosen.mechanism == "mean-probabilities":
+        check_ending("--out", chosen.out, ".npy", ".pt")
+        if chosen.votes is not None:
+            raise InvalidArgument("--mechanism mean-probabilities", "used with --models", "--votes")
     chosen.delta = 1e-5 if chosen.delta is None else chosen.delta
     strength = _strength(chosen)
     option = "--total-target" if chosen.total_target else "--budget"
@@ -156,8 +167,10 @@ def _run(chosen: Any) -> int:
                 source.check_budget(ensemble)
         except BudgetExceeded as error:
             raise BudgetExceeded(too_expensive(error, ensemble, option if ledger is None else None)) from None
-        agreement = _expected_agreement(ensemble, source.teachers, source.classes)
-        if not chosen.json:
+        agreement = None
+        if ensemble.mechanism.shares == 1:
+            agreement = _expected_agreement(ensemble, source.teachers, source.classes)
+        if not chosen.json and agreement is not None:
             _show_noise(ensemble, agreement, source.classes)
         if ledger is None:
             ensemble = source.spending_from(ensemble, PrivacyLedger(chosen.ledger, budget))
@@ -326,7 +339,7 @@ class _Models:
         promise = ledger.budget or strength.get("label_target")
         return PrivateMajorityEnsemble(
             self._models,
-            mechanism,
+            with_jury(mechanism, chosen.jury),
             profiles=profiles,
             overlap=overlap,
             allocation=allocation,
@@ -350,6 +363,8 @@ def _strength(chosen: Any) -> dict[str, Any]:
             option_names(given) or "none",
             cure,
         )
+    if chosen.jury is not None and chosen.mechanism not in ("noise-free", "mean-probabilities"):
+        raise InvalidArgument("--jury", "used with noise-free or mean-probabilities", chosen.mechanism)
     if "total_target" not in given and chosen.labels is not None:
         raise InvalidArgument("--labels", "used with --total-target", chosen.labels)
     if "total_target" in given and chosen.budget is not None:

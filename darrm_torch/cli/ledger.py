@@ -29,6 +29,7 @@ _KEPT = (
     "label_target",
     "total_target",
     "labels",
+    "jury",
     "overlap",
     "classes",
     "delta",
@@ -188,7 +189,7 @@ def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble | Privat
 _DIFFERENT = {
     "teachers": "other teachers, or to the same in another order (--models, --votes, --accountants)",
     "promises": "teachers with other guarantees (--accountants)",
-    "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --overlap, --delta)",
+    "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --jury, --overlap, --delta)",
     "rules": "other rules (--overlap, --classes, --delta, a target)",
 }
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument, check_number
+from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
+    from ..mechanisms.base import Mechanism
     from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import PrivacyGuarantee
     from ..privacy.profiles import PrivacyProfile
@@ -25,6 +27,7 @@ __all__ = [
     "naming",
     "read_teacher",
     "stated_allocation",
+    "with_jury",
 ]
 
 
@@ -76,6 +79,16 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
 
     with naming("--teachers-folder"):
         return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
+
+
+def with_jury(mechanism: Mechanism, size: int | None) -> Mechanism:
+    """The mechanism with the jury that ``--jury`` asks for, if it does."""
+    from ..mechanisms.noise_free import NoiseFree
+
+    if size is None:
+        return mechanism
+    assert isinstance(mechanism, NoiseFree)
+    return replace(mechanism, jury=check_integer("--jury", size, low=1, high=mechanism.teachers))
 
 
 @contextlib.contextmanager

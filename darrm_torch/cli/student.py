@@ -17,7 +17,9 @@ __all__ = ["COMMAND"]
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--inputs", required=True, metavar="FILE", help=f"{ARRAYS}, (N, ...)")
-    parser.add_argument("--labels", required=True, metavar="FILE", help="what `darrm label --out` wrote: (N,)")
+    parser.add_argument(
+        "--labels", required=True, metavar="FILE", help="what `darrm label --out` wrote: (N,), or soft (N, C)"
+    )
     parser.add_argument("--build", required=True, metavar="MODULE:FUNCTION", help="returns the untrained student")
     parser.add_argument("--out", required=True, metavar="FILE", help="write its weights to this .pt file")
     parser.add_argument("--classes", type=int, default=2, metavar="C", help="number of classes (default: 2)")
@@ -37,17 +39,25 @@ def _labelled(options: Any, which: str) -> Any:
     files = [getattr(options, key.replace("-", "_")) for key in keys]
     inputs = read_tensor(f"--{keys[0]}", files[0])
     labels = read_tensor(f"--{keys[1]}", files[1], column="label")
-    if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
-        got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-        raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)
-    inputs, labels = inputs.float(), labels.long()
-    first, last, least = int(labels.min()), int(labels.max()), 0 if which else -1
-    if first < least or last >= options.classes:
-        cure = "" if which else "-1 stands for an input without a label."
-        expected = f"from {least} to {options.classes - 1}, as --classes says"
-        raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
-    if last < 0:
-        raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
+    if labels.dim() == 2 and labels.is_floating_point() and 0 < len(labels) == len(inputs):  # soft labels
+        sums = labels.double().sum(dim=1)
+        if labels.shape[1] != options.classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
+            expected = f"integers, one for each of {len(inputs)} inputs, or rows of {options.classes} probabilities"
+            raise InvalidArgument(f"--{keys[1]}", expected, f"others of shape {tuple(labels.shape)}")
+        labels = labels.float()
+    else:
+        if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
+            got = f"{labels.dtype} of shape {tuple(labels.shape)}"
+            raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)
+        labels, least = labels.long(), 0 if which else -1
+        first, last = int(labels.min()), int(labels.max())
+        if first < least or last >= options.classes:
+            cure = "" if which else "-1 stands for an input without a label."
+            expected = f"from {least} to {options.classes - 1}, as --classes says"
+            raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
+        if last < 0:
+            raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
+    inputs = inputs.float()
     if not inputs.isfinite().all():
         raise InvalidArgument(f"--{keys[0]}", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
     return TensorDataset(inputs, labels)
@@ -71,7 +81,7 @@ def _run(options: Any) -> int:
     if (options.test_inputs is None) != (options.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
     test = None if options.test_inputs is None else _labelled(options, "test-")
-    taught = int((train.tensors[1] >= 0).sum())
+    taught = int((train.tensors[1].reshape(len(train), -1)[:, 0] >= 0).sum())
     network = build_network("--build", options.build)
     for part in (train, test):
         if part is not None:
@@ -112,7 +122,7 @@ def _run(options: Any) -> int:
 
 
 COMMAND = Command(
-    summary="Train a student on labels; this costs no privacy.",
+    summary="Train a student on labels, or on soft labels; this costs no privacy.",
     example="darrm student --inputs x.npy --labels y.npy --build nets:build --out s.pt",
     add_arguments=_add_arguments,
     run=_run,

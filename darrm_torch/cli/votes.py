@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidArgument
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import checked_allocation, naming
+from .promises import checked_allocation, naming, with_jury
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Votes:
         )
         promise = ledger.budget or strength.get("label_target")
         return PrivateLabeler(
-            mechanism,
+            with_jury(mechanism, chosen.jury),
             teachers=names,
             profiles=profiles,
             overlap=overlap,

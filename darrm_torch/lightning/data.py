@@ -83,7 +83,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
     @property
     def labels(self) -> Tensor:
-        """The private labels ``(Q,)`` int64, in the order of ``queries``."""
+        """The private labels ``(Q,)`` int64, or soft labels ``(Q, C)`` float32, in the order of ``queries``."""
         return self.label() if self._labels is None else self._labels
 
     def label(self) -> Tensor:

@@ -26,7 +26,9 @@ class StudentModule(L.LightningModule):
     """A classifier that is trained on private labels, and on inputs without any.
 
     It costs no privacy: training on released labels is post-processing. The module holds no teacher, so neither do its
-    checkpoints and hyper-parameters. Labels of -1 (the mechanism declined to answer) are ignored.
+    checkpoints and hyper-parameters. Labels of -1 (the mechanism declined to answer) are ignored. Soft labels, rows of
+    probabilities ``(B, classes)``, are learned by cross-entropy with probabilities; accuracies compare with their
+    largest entry.
 
     * supervised: the default, cross-entropy;
     * noise-aware: give ``transition``, how the mechanism errs (see :func:`label_transition`);
@@ -49,7 +51,8 @@ class StudentModule(L.LightningModule):
 
     Raises:
         InvalidArgument: a number out of range, or a transition that is no such matrix; in training, validation and
-            test: a label that is no class, or a backbone with another number of outputs.
+            test: a label that is no class, rows that are no probabilities, soft labels with a transition, or a backbone
+            with another number of outputs.
     """
 
     @checked
@@ -87,10 +90,18 @@ class StudentModule(L.LightningModule):
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
-        """Labels ``(B,)`` from ``least`` to C - 1, int64."""
-        if not isinstance(labels, Tensor) or not is_dense(labels) or labels.dim() != 1 or labels.is_floating_point():
+        """Labels ``(B,)`` from ``least`` to C - 1, int64; or soft labels ``(B, C)``."""
+        if not isinstance(labels, Tensor) or not is_dense(labels):
             got = f"{labels.dtype}, {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
             raise InvalidArgument("labels", "integers (B,)", got)
+        soft = labels.is_floating_point()
+        if labels.dim() != 1 + soft or (soft and labels.shape[1] != self.classes):
+            expected = f"integers (B,), or probabilities (B, {self.classes})"
+            raise InvalidArgument("labels", expected, f"{labels.dtype}, {tuple(labels.shape)}")
+        if soft:
+            if not bool(((labels >= 0).all(dim=1) & ((labels.sum(dim=1) - 1).abs() < 1e-3)).all()):
+                raise InvalidArgument("labels", "rows of probabilities that sum to 1", "others")
+            return labels
         labels = labels.long()
         if len(labels):
             first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
@@ -99,14 +110,27 @@ class StudentModule(L.LightningModule):
                 raise InvalidArgument("labels", f"from {least} to {self.classes - 1}", f"{first} to {last}", cure)
         return labels
 
+    def _classes_of(self, labels: Tensor) -> Tensor:
+        """The classes ``(B,)`` of labels, or the largest entries of soft labels."""
+        labels = self._checked(labels, least=0)
+        return labels.argmax(dim=1) if labels.is_floating_point() else labels
+
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise."""
+        """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise.
+
+        For soft labels ``(B, C)``: the mean cross-entropy with these probabilities.
+        """
         log_law = F.log_softmax(logits, dim=1)
-        if self.transition is not None:
-            log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
         labels = self._checked(labels, least=-1)
         if len(labels) != len(logits):
             raise InvalidArgument("labels", f"one for each of the {len(logits)} inputs", len(labels))
+        if labels.is_floating_point():
+            if self.transition is not None:
+                cure = "Soft labels have no law of wrong labels to correct for."
+                raise InvalidArgument("transition", "None with soft labels", "a matrix", cure)
+            return -(labels.to(log_law.dtype) * log_law).sum() / max(len(labels), 1)
+        if self.transition is not None:
+            log_law = torch.logsumexp(log_law[:, :, None] + self.transition.log(), dim=1)
         total = F.nll_loss(log_law, labels, ignore_index=-1, reduction="sum")
         return total / (labels >= 0).sum().clamp_min(1)
 
@@ -127,13 +151,13 @@ class StudentModule(L.LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the validation part."""
         inputs, labels = _inputs_and_labels(batch)
-        self.val_accuracy(self(inputs), self._checked(labels, least=0))
+        self.val_accuracy(self(inputs), self._classes_of(labels))
         self.log("val_accuracy", self.val_accuracy, batch_size=len(labels))
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the test part."""
         inputs, labels = _inputs_and_labels(batch)
-        self.test_accuracy(self(inputs), self._checked(labels, least=0))
+        self.test_accuracy(self(inputs), self._classes_of(labels))
         self.log("test_accuracy", self.test_accuracy, batch_size=len(labels))
 
     def configure_optimizers(self) -> Any:

@@ -19,7 +19,7 @@ from ..errors import InvalidArgument
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
 from ..mechanisms.gnmax import GNMax
-from ..mechanisms.noise_free import NoiseFreeMajority
+from ..mechanisms.noise_free import MeanProbabilities, NoiseFreeMajority
 from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction, self_bounding_noise, subsampling_noise
 from ..noise.histograms import votes_within
@@ -43,6 +43,7 @@ __all__ = [
     "gaussian",
     "gaussian_prices_the_label",
     "jury",
+    "mean_probabilities",
     "noise_free",
     "one_label_by_point",
     "one_label_by_profile",
@@ -71,6 +72,11 @@ _WORTHWHILE = 1e-3  # below that labels are coins: refused where a mechanism is 
 def noise_free(request: Request) -> NoiseFreeMajority:
     """All teachers vote."""
     return NoiseFreeMajority(classes=request.classes, teachers=request.teachers)
+
+
+def mean_probabilities(request: Request) -> MeanProbabilities:
+    """The mean of all teachers' class probabilities."""
+    return MeanProbabilities(classes=request.classes, teachers=request.teachers)
 
 
 def jury(request: Request) -> NoiseFreeMajority:

@@ -214,6 +214,14 @@ FAMILIES: dict[str, Family] = {
             explain=builders.explain_noise_free,
         ),
         Family(
+            kind="mean-probabilities",
+            two=None,
+            many=None,
+            build=builders.mean_probabilities,
+            rests_on="teachers",
+            strengths=(),
+        ),
+        Family(
             kind="jury",
             two=None,
             many=None,
@@ -354,10 +362,10 @@ def strongest_mechanism(
     labels within ``total_target``.
 
     Args:
-        kind: "darrm", "darrm-point" (two classes, one label), "self-bounding", "subsampling", "noise-free" or "jury"
-            (the largest that keeps the targets), which rest on the teachers' own privacy; or "optimal" (two classes),
-            "vote-private", "gnmax", "gnmax-label" (few teachers and classes, overlap 1), "permute-and-flip",
-            "exponential" or "randomized-response", whose own randomness protects.
+        kind: "darrm", "darrm-point" (two classes, one label), "self-bounding", "subsampling", "noise-free", "jury"
+            (the largest that keeps the targets) or "mean-probabilities" (soft labels), which rest on the teachers' own
+            privacy; or "optimal" (two classes), "vote-private", "gnmax", "gnmax-label" (few teachers and classes,
+            overlap 1), "permute-and-flip", "exponential" or "randomized-response", whose own randomness protects.
         teachers: K.
         classes: C.
         teacher: what each promises as a trained model, or one for each teacher; None: nothing.

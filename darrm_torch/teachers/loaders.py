@@ -1,7 +1,8 @@
-"""What data loaders draw: which records, by which samplers, with which random generators."""
+"""What data loaders draw: which records, by which samplers, at which rates, with which random generators."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -9,11 +10,47 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
-__all__ = ["drawn_records", "draws_poisson", "generators_of", "largest_overlap", "replicas_of"]
+from ..arguments import checked
+from ..errors import check_integer
+
+__all__ = ["declared_loader", "drawn_records", "draws_poisson", "generators_of", "largest_overlap", "replicas_of"]
 
 Positions = NDArray[np.int64]
+
+
+@checked
+def declared_loader(dataset: Dataset[Any], *, shard_size: int, batch_size: int) -> DataLoader[Any]:
+    """A loader for Opacus whose sample rate and steps are declared, and do not depend on the size of the shard.
+
+    ``make_private`` takes the sample rate from the number of batches of its loader: here 1 / ceil(shard_size /
+    batch_size), whatever the length of ``dataset``. It also computes the divisor of gradients from the true length, so
+    set it afterwards: ``optimizer.expected_batch_size = batch_size``. Then the constants are public, as the price of a
+    :class:`~darrm_torch.RandomAllocation` needs them, and ``from_opacus(..., optimizers=optimizers,
+    accept=["constants"])`` may say so. Opacus cannot train on an empty shard; :func:`~darrm_torch.train_teachers` can.
+
+    Args:
+        dataset: the records of one shard, at least one.
+        shard_size: a declared, public number of records of a shard, such as a published number of records times
+            ``overlap / K``. Never the true one.
+        batch_size: the expected batch size, equal for all teachers.
+
+    Raises:
+        InvalidArgument: a number out of range.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> shards = [TensorDataset(torch.zeros(size, 4)) for size in (95, 104)]
+    >>> [len(declared_loader(shard, shard_size=100, batch_size=20)) for shard in shards]
+    [5, 5]
+    """
+    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+    batch_size = check_integer("batch_size", batch_size, low=1)
+    steps = math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / batch_size)
+    records = len(dataset)  # type: ignore[arg-type]  # a map-style data set
+    sampler = UniformWithReplacementSampler(num_samples=records, sample_rate=1 / steps, steps=steps)
+    return DataLoader(dataset, batch_sampler=sampler)
 
 
 def draws_poisson(data_loader: Any) -> bool:

@@ -29,12 +29,31 @@ def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
     assert rows == [f"{index},{label}" for index, label in enumerate(np.load("y.npy"))]
 
 
+def test_only_a_jury_votes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = [*ASK, "--mechanism", "noise-free", "--jury", "1", "--overlap", "1"]
+    result = json.loads(said(capsys, *ask, "--json"))
+    assert result["mechanism"]["parameters"] == {"jury": 1, "redrawn": False}
+    assert result["total"]["epsilon"] == result["label"]["epsilon"]
+    labels = np.load("y.npy")
+    again = json.loads(said(capsys, *ASK, "--mechanism", "noise-free", "--overlap", "1", "--json"))  # kept
+    assert again["mechanism"] == result["mechanism"]
+    assert np.array_equal(np.load("y.npy"), labels)
+    everyone = [*ask, "--ledger", "other.ledger"]
+    assert json.loads(said(capsys, *everyone, "--jury", "3", "--json"))["total"]["epsilon"] > result["total"]["epsilon"]
+    for wrong, words in (
+        (("--jury", "4"), "--jury must be an integer in [1, 3]"),
+        (("--mechanism", "self-bounding", "--allowance", "1"), "--jury must be used with noise-free or mean-prob"),
+    ):
+        check_mistake(capsys, trained, *ask, "--ledger", "new.ledger", *wrong, words=words)
+
+
 # The class of each kind; a new kind of the registry is tested without an entry here.
 CLASSES = {
     **dict.fromkeys(["darrm", "darrm-point", "optimal"], "DaRRM"),
     **dict.fromkeys(["gnmax", "gnmax-label"], "GNMax"),
     "exponential": "ExponentialMechanism",
-    "noise-free": "NoiseFreeMajority",
+    **dict.fromkeys(["noise-free", "jury"], "NoiseFreeMajority"),
+    "mean-probabilities": "MeanProbabilities",
     "permute-and-flip": "PermuteAndFlip",
     "randomized-response": "RandomizedPlurality",
     "vote-private": "VotePrivatePlurality",
@@ -66,7 +85,10 @@ def test_every_mechanism_labels_within_its_target(
     assert result["labels"] == 30
     assert result["mechanism"]["secure"]
     labels = np.load("y.npy")
-    assert set(labels) <= set(range(classes))
+    if result["mechanism"]["releases"] == "labels":
+        assert set(labels) <= set(range(classes))
+    else:
+        assert labels.shape == (30, classes)
     if option in TARGET:
         assert result["label" if count == 1 else "total"]["epsilon"] <= epsilon
     if FAMILIES[name].rests_on == "randomness":  # no accountant was read
@@ -80,7 +102,7 @@ def test_every_mechanism_labels_within_its_target(
     assert np.array_equal(np.load("y.npy")[:30], labels)
 
 
-def test_coins_protect_teachers_without_an_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_randomness_needs_no_accountant(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = ("--models", *(f"plain-{file}" for file in MODELS), "--mechanism", "gnmax", "--label-target", "0.6,1e-4")
     report = said(capsys, *ASK, *plain, "--overlap", "1")
     assert "30 labels, by GNMax" in report
@@ -132,7 +154,7 @@ def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest
     assert not [path for path in trained.iterdir() if "y" in path.stem and path.suffix == ".npy"]
 
 
-def test_the_noise_and_what_it_leaves_are_told_before_they_are_paid_for(
+def test_noise_and_expected_agreement_are_shown_before_anything_is_charged(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -189,7 +211,7 @@ def test_one_label_that_costs_too_much_is_called_so(trained: Path, capsys: pytes
         if family.rests_on == "randomness" and kind not in ("optimal", "gnmax-label")
     ],
 )
-def test_what_is_spent_by_coins_is_what_label_says(
+def test_ledger_and_label_report_the_same_cost_of_own_randomness(
     trained: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     result = json.loads(said(capsys, *ASK, *WIDE, "--mechanism", name, "--label-target", "0.6,1e-4", "--json"))

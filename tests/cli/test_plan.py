@@ -83,7 +83,7 @@ def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: py
     assert result["classes"] == 3
 
 
-def test_plan_does_not_search_for_what_takes_long_unless_it_is_asked(
+def test_plan_makes_long_searches_only_on_request(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hint = "Add --agreement 0.95 to see which teachers an agreement of 0.95 needs."
@@ -183,14 +183,19 @@ def test_what_a_plan_recommends_is_what_its_options_make(
 def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ("--label-target", "0.1", "--prior", "independent:0.8"),  # of another optimum
-        # Three of eleven, without noise.
-        ("--teacher", "1,1e-6", "--classes", "5", "--labels", "20", "--total-target", "3,1e-4"),
         ("--classes", "3", "--overlap", "1", "--labels", "9", "--label-target", "1", "--total-target", "5,1e-5"),
         ("--classes", "3", "--overlap", "1", "--label-target", "1", "--prior", "plurality:0.6"),  # of another table
     ):
         result = json.loads(said(capsys, "plan", "--teachers", "11", *arguments, "--json"))
         assert result["recommendation"] is not None
         assert result["label_options"] is None
+
+
+def test_a_plan_of_a_jury_can_be_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--teacher", "1,1e-6", "--classes", "5", "--labels", "20", "--total-target", "3,1e-4")
+    result = json.loads(said(capsys, "plan", "--teachers", "11", *asked, "--json"))
+    assert result["label_options"] == "--mechanism jury --total-target 3.0,0.0001 --labels 20 --overlap 11"
+    assert result["strategies"][0]["mechanism"]["parameters"]["jury"] == result["strategies"][0]["voters"] < 11
 
 
 PLAN = ("plan", "--teachers", "11", "--label-target")

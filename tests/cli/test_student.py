@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.commands import LABEL, STUDENT, check_mistake, name_of, said
+from tests.cli.commands import ASK, LABEL, STUDENT, check_mistake, name_of, said
 
 
 def test_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +36,24 @@ def test_a_student_reads_the_table_that_label_writes(trained: Path, capsys: pyte
     np.savetxt("x.csv", np.load("x.npy"), delimiter=",", header="a,b,c,d", comments="")
     trains = ("student", "--inputs", "x.csv", "--labels", "y.csv", "--build", "nets_of_a_user:build", "--out", "s.pt")
     assert "Trained on 30 labels for 1 epochs" in said(capsys, *trains, "--epochs", "1")
+
+
+def test_soft_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = [*ASK, "--mechanism", "mean-probabilities", "--overlap", "1"]
+    report = said(capsys, *ask)
+    assert "Released: 30 soft labels, by MeanProbabilities from 3 teachers" in report
+    assert "expected agreement" not in report
+    rows = np.load("y.npy")
+    assert (rows.shape, rows.dtype) == ((30, 2), np.dtype(np.float32))
+    result = json.loads(said(capsys, *ask, "--json"))
+    assert result["expected_agreement"] is None
+    assert np.array_equal(np.load("y.npy"), rows)
+    trains = ("student", "--inputs", "x.npy", "--labels", "y.npy", "--build", "nets_of_a_user:build", "--out", "s.pt")
+    tested = ("--test-inputs", "x.npy", "--test-labels", "y.npy")
+    assert "Trained on 30 labels for 2 epochs" in said(capsys, *trains, "--epochs", "2", *tested)
+    np.save("wrong.npy", 2 * rows)
+    check_mistake(capsys, trained, *trains, "--labels", "wrong.npy", words="or rows of 2 probabilities, got ")
+    check_mistake(capsys, trained, *ask, "--out", "y.csv", words="--out must be a file that ends in .npy or .pt")
 
 
 def test_a_student_can_be_stopped(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

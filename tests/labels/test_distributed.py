@@ -30,7 +30,7 @@ TEACHERS, QUERIES = 5, 23
 
 
 class Teacher(nn.Module):
-    """A linear teacher that fails when told to, by a number in its inputs."""
+    """A linear teacher that fails when a number in its inputs says so."""
 
     def __init__(self, number: int, outputs: int = 2) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 120.
     return codes
 
 
-def told(task: str, folder: Path, ranks: int) -> list[Any]:
+def reported(task: str, folder: Path, ranks: int) -> list[Any]:
     return [json.loads((folder / f"{task}-{rank}.json").read_text()) for rank in range(ranks)]
 
 
@@ -201,7 +201,7 @@ def check_labels(folder: Path, ranks: int) -> None:
     expected = alone(inputs()).tolist()
     assert len(set(expected)) == 2
     assert alone.ledger.count == QUERIES - 1
-    reports = told("label", folder, ranks)
+    reports = reported("label", folder, ranks)
     for report in reports:
         assert report["teachers"]["labels"] == [expected, expected]
     for twice in range(2):
@@ -226,7 +226,7 @@ def test_two_processes_give_the_labels_of_one(pair: tuple[Path, list[int]]) -> N
 
 
 def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) -> None:
-    one, other = told("fail", pair[0], 2)
+    one, other = reported("fail", pair[0], 2)
     assert (one.pop("charged"), other.pop("charged")) == ("2", "0")
     assert one["width"].startswith("InvalidArgument: inputs must be what teacher ")
     assert one == other
@@ -248,7 +248,7 @@ def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) 
 def test_a_rank_that_dies_fails_the_others_and_leaves_the_ledger_whole(pair: tuple[Path, list[int]]) -> None:
     folder, codes = pair
     assert codes == [0, -signal.SIGKILL]
-    (survivor,) = told("die", folder, 1)
+    (survivor,) = reported("die", folder, 1)
     assert survivor["message"].startswith("RuntimeError")
     assert float(survivor["seconds"]) < 30
     left = ensemble(folder / "die.ledger")

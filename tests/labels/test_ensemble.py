@@ -42,7 +42,7 @@ def test_the_same_question_is_charged_once_and_keeps_its_answer() -> None:
         assert torch.equal(ensemble(inputs.flip(0)).flip(0), labels)
     assert ensemble.ledger.count == 40
     total = ensemble.privacy_report(as_dict=True)["total"]
-    assert total["epsilon"] == pytest.approx(3 * 0.1, rel=1e-3)  # the three teachers outright, not 40 labels
+    assert total["epsilon"] == pytest.approx(3 * 0.1, rel=1e-3)  # publishing the three teachers, not 40 labels
     assert total["labels"] == 40
 
 
@@ -369,7 +369,7 @@ def test_the_default_ledger_warns_and_a_chosen_one_does_not() -> None:
         free([Says(0.1)], ledger=dt.PrivacyLedger())
 
 
-def test_teachers_stay_in_eval_mode_and_the_originals_untouched() -> None:
+def test_teachers_stay_in_eval_mode_and_the_originals_unchanged() -> None:
     dropped = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.5), nn.Linear(64, 2))
     norm = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))
     ensemble = free([dropped, norm])
@@ -728,7 +728,7 @@ class StaysInTraining(nn.Module):
         return self.net(inputs)
 
 
-def test_eval_mode_whatever_is_done_to_a_parent_or_a_teacher_thinks_of_it() -> None:
+def test_teachers_vote_in_eval_mode_in_any_parent_and_any_mode() -> None:
     plain = nn.Sequential(nn.Linear(1, 64), nn.Dropout(0.9), nn.BatchNorm1d(64), nn.Linear(64, 2))
     parent = nn.ModuleList([free([StaysInTraining(), plain])])
     inputs = torch.rand(50, 1)

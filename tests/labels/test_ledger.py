@@ -190,7 +190,7 @@ def test_a_failed_draw_charges_nothing(draw):
 
 @settings(deadline=None, derandomize=True, max_examples=50)
 @given(batches=st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=8), most=st.integers(0, 30))
-def test_whatever_is_asked_the_ledger_is_a_map_within_its_budget(batches, most):
+def test_for_any_requests_the_ledger_is_a_map_within_its_budget(batches, most):
     """Against a dictionary: one label per key for ever, whole batches, never more than the budget."""
     ledger = PrivacyLedger(budget=PrivacyGuarantee(epsilon=float(most)), cost=PrivacyGuarantee(epsilon=1.0))
     model: dict[int, int] = {}

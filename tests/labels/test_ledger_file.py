@@ -385,7 +385,7 @@ def test_a_ledger_that_is_closed_while_it_answers_commits_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("clock", ["1970-01-01T00:00:00+00:00", "9999-12-31T23:59:59+00:00"])
-def test_charges_keep_their_order_whatever_the_clock_says(tmp_path, monkeypatch, clock):
+def test_charges_keep_their_order_under_any_clock(tmp_path, monkeypatch, clock):
     class Clock(datetime.datetime):
         @classmethod
         def now(cls, tz=None):

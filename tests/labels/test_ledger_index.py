@@ -28,7 +28,7 @@ def test_it_is_a_dictionary(batches: list[dict[bytes, object]], asked: list[byte
         assert index.find(asked) == [expected.get(key) for key in asked]
 
 
-def test_keys_whose_digests_begin_alike_are_told_apart() -> None:
+def test_keys_whose_digests_begin_alike_are_different() -> None:
     with patch.object(ledger_index, "_RECENT", 1), patch.object(ledger_index.hashlib, "blake2b") as digest:
         digest.side_effect = lambda key, digest_size: type("Digest", (), {"digest": lambda self: bytes(8) + key * 8})()
         index = LabelIndex()

@@ -46,23 +46,23 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
         overlap=1,
         ledger=ledger,
     )
-    told = ensemble.privacy_report(as_dict=True)
-    assert (told["version"], told["date"][:2]) == (dt.__version__, "20")
-    assert told["ledger"] == {
+    reported = ensemble.privacy_report(as_dict=True)
+    assert (reported["version"], reported["date"][:2]) == (dt.__version__, "20")
+    assert reported["ledger"] == {
         "file": "week.ledger",
         "budget": {"epsilon": 20.0, "delta": 1e-5},
         "trust": ledger.trust,
     }
     assert ledger.trust in " ".join(ensemble.privacy_report().split())
-    assert told["total"] is None
-    assert str(tmp_path) not in str(told)
+    assert reported["total"] is None
+    assert str(tmp_path) not in str(reported)
     ensemble(torch.rand(1, 1))
     one = " ".join(ensemble.privacy_report().split())
     assert "Released: 1 label, by GNMax (sigma 12.5546, overlap 1) from 5 teachers. Randomness:" in one
     assert "All 1" not in one
     assert "Ledger: week.ledger, budget (20, 1e-05)-DP. Reported by darrm-torch" in one
     ensemble(torch.rand(500, 1))
-    # Two bounds are proven for coins on the counts; the report says which one it is.
+    # Two bounds are proven for noise on the counts; the report says which one it uses.
     text = " ".join(ensemble.privacy_report().split())
     counts = dt.GNMax(sigma=12.5546).guarantee(labels=501, delta=1e-5)
     assert ensemble.total_privacy(labels=501).epsilon < counts.epsilon
@@ -72,9 +72,9 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
     other = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.GNMax(sigma=12.5546), overlap=1)
     assert "by the Gaussian mechanism on the counts, sigma = 12.5546." in " ".join(other.privacy_report().split())
     assert "Ledger: :memory:, no budget." in other.privacy_report()
-    coins = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.PermuteAndFlip(epsilon=0.25), overlap=1)
-    coins(torch.rand(2, 1))
-    text = " ".join(coins.privacy_report().split())
+    randomized = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.PermuteAndFlip(epsilon=0.25), overlap=1)
+    randomized(torch.rand(2, 1))
+    text = " ".join(randomized.privacy_report().split())
     assert "Released: 2 labels, by PermuteAndFlip (epsilon 0.25, overlap 1) from 2 teachers." in text
     assert "by the theorem of PermuteAndFlip. All 2" in text
     assert "by the theorem of PermuteAndFlip for one label, and composition of 2." in text
@@ -83,13 +83,13 @@ def test_the_report_says_where_when_and_by_what(tmp_path: Path) -> None:
 def test_a_report_of_what_is_not_proven_says_so() -> None:
     ensemble = dt.PrivateMajorityEnsemble([Says(0.1), Says(0.5)], dt.NoiseFreeMajority(classes=2))
     ensemble(torch.rand(3, 1))
-    text, told = ensemble.privacy_report(), ensemble.privacy_report(as_dict=True)
+    text, reported = ensemble.privacy_report(), ensemble.privacy_report(as_dict=True)
     assert "One label is not proven to be private" in text
     assert "All 3 labels together are not proven to be private" in text
     assert "(inf" not in text
-    assert (told["label"]["epsilon"], told["label"]["route"]) == (None, None)
-    assert not any(route["applies"] for route in told["total"]["routes"] if route["epsilon"] is None)
-    json.dumps(told, allow_nan=False)
+    assert (reported["label"]["epsilon"], reported["label"]["route"]) == (None, None)
+    assert not any(route["applies"] for route in reported["total"]["routes"] if route["epsilon"] is None)
+    json.dumps(reported, allow_nan=False)
 
 
 def test_the_report_holds_no_fingerprint_of_the_weights(

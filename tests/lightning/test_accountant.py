@@ -106,7 +106,7 @@ def test_the_ensemble_takes_the_checkpoints_of_its_teachers(tmp_path: Path) -> N
     assert [profile.reading.history for profile in private.profiles] == [((1.0, 0.1, 10),)] * 3
 
 
-def test_batches_that_are_not_poisson_are_told(tmp_path: Path) -> None:
+def test_batches_that_are_not_poisson_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "teacher.ckpt"
     train(Teacher(poisson=False), 1, tmp_path).save_checkpoint(file)
     with pytest.raises(dt.UnprovenPrivacy, match="Poisson"):
@@ -199,6 +199,6 @@ def test_a_teacher_belongs_to_one_process() -> None:
         AccountantCheckpoint(PrivacyEngine()).on_train_start(several, Teacher())
 
 
-def test_an_accountant_is_asked_for() -> None:
+def test_an_accountant_is_required() -> None:
     with pytest.raises(dt.InvalidArgument, match="PrivacyEngine"):
         AccountantCheckpoint(nn.Linear(1, 1))

@@ -29,7 +29,7 @@ QUERIES = 7
 
 
 class Counted(nn.Module):
-    """A teacher; how often a row was shown to any of them is counted, whoever asks."""
+    """A teacher; how often a row was shown to any of them is counted."""
 
     asked = 0
 
@@ -234,7 +234,7 @@ def written(values: Tensor) -> list[bytes]:
     return [values.contiguous().numpy().tobytes(), *(text.encode() for text in texts)]
 
 
-def test_nothing_of_teachers_votes_or_coins_is_left_behind(
+def test_nothing_of_teachers_votes_or_random_bits_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secrets: list[bytes] = []

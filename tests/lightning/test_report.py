@@ -73,7 +73,7 @@ def test_too_many_queries() -> None:
         data(ensemble(), queries=61)
 
 
-def test_the_checkpoint_tells_the_cost_and_ships_no_teacher(tmp_path: Path) -> None:
+def test_the_checkpoint_states_the_cost_and_holds_no_teacher(tmp_path: Path) -> None:
     teachers = ensemble()
     student = StudentModule(nn.Linear(4, 2))
     logger = CSVLogger(tmp_path)

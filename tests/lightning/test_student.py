@@ -40,6 +40,45 @@ def test_cross_entropy_is_the_mean_over_labels_that_were_given() -> None:
     assert student.label_loss(logits, torch.full((3,), -1)).item() == 0.0
 
 
+def test_soft_labels_are_learned_by_cross_entropy_with_probabilities() -> None:
+    student = StudentModule(linear([[0.0], [1.0]]))
+    logits = student(torch.tensor([[1.0], [2.0]]))
+    loss = student.label_loss(logits, torch.tensor([[0.3, 0.7], [0.9, 0.1]]))
+    parts = [0.7 * LOG(sigmoid(1.0)) + 0.3 * LOG(sigmoid(-1.0)), 0.1 * LOG(sigmoid(2.0)) + 0.9 * LOG(sigmoid(-2.0))]
+    assert loss.item() == pytest.approx(-sum(parts) / 2)
+    hard = torch.tensor([1, 0])
+    one_hot = nn.functional.one_hot(hard, 2).float()
+    assert student.label_loss(logits, one_hot).item() == pytest.approx(student.label_loss(logits, hard).item())
+    for wrong in (
+        torch.tensor([0.3, 0.7]), torch.rand(2, 3), torch.tensor([[0.3, 0.3], [1.0, 0.0]]),
+        torch.tensor([[1.5, -0.5], [1.0, 0.0]]), torch.tensor([[math.nan, 1.0], [1.0, 0.0]]),
+    ):  # fmt: skip
+        with pytest.raises(dt.InvalidArgument, match="labels"):
+            student.label_loss(logits, wrong)
+    corrected = StudentModule(linear([[0.0], [1.0]]), transition=torch.eye(2))
+    with pytest.raises(dt.InvalidArgument, match="transition must be None with soft labels"):
+        corrected.label_loss(logits, one_hot)
+
+
+def test_a_student_of_mean_probabilities(tmp_path: Path) -> None:
+    """The data module hands out the ensemble's rows; accuracies compare with their largest entry."""
+    inputs = torch.randn(60, 2, generator=torch.Generator().manual_seed(1))
+    models = [linear([[1.0, 0.2 * k], [-1.0, 0.0]]) for k in range(3)]
+    ensemble = dt.PrivateMajorityEnsemble(models, dt.MeanProbabilities(), ledger=dt.PrivacyLedger())
+    soft = TensorDataset(inputs, ensemble(inputs))
+    data = PrivateLabelDataModule(ensemble, inputs, queries=40, validation=soft, test=soft)
+    assert (data.labels.dtype, tuple(data.labels.shape)) == (torch.float32, (40, 2))
+    assert torch.equal(data.labels, ensemble(inputs[data.queries]))
+    batch, labels = next(iter(data.train_dataloader()))
+    assert labels.shape == (len(batch), 2)
+    student = StudentModule(nn.Linear(2, 2), learning_rate=0.1)
+    runner = trainer(tmp_path, max_epochs=30)
+    runner.fit(student, datamodule=data)
+    (scores,) = runner.test(student, datamodule=data, verbose=False)
+    assert scores["test_accuracy"] > 0.9
+    assert ensemble.ledger.count == 60
+
+
 def test_forward_correction_by_hand() -> None:
     student = StudentModule(linear([[0.0], [1.0]]), transition=torch.tensor([[0.9, 0.1], [0.3, 0.7]]))
     loss = student.label_loss(student(torch.tensor([[1.0], [2.0]])), torch.tensor([1, 0]))
@@ -134,8 +173,8 @@ def test_transition_of_many_votes_is_that_of_simulated_ones() -> None:
     mechanism, prior = dt.PermuteAndFlip(epsilon=0.2), dt.PluralityVotes(accuracy=0.4, concentration=10.0)
     matrix = label_transition(mechanism, teachers=50, prior=prior, classes=10)
     counts = prior.sample(votes=50, classes=10, count=20_000, rng=np.random.default_rng(1))
-    told = mechanism.label_probabilities(counts)[:, 0]
-    assert abs(float(matrix[0, 0]) - told.mean()) < 4 * told.std() / math.sqrt(20_000) + 4e-3
+    reported = mechanism.label_probabilities(counts)[:, 0]
+    assert abs(float(matrix[0, 0]) - reported.mean()) < 4 * reported.std() / math.sqrt(20_000) + 4e-3
     assert torch.allclose(matrix.sum(dim=1), torch.ones(10, dtype=torch.float64))
 
 

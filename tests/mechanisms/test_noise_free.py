@@ -97,7 +97,7 @@ def test_the_mean_is_exact_and_does_not_depend_on_the_order() -> None:
     assert np.array_equal(rows, mean.aggregate(shares[::-1].sum(axis=0)))
 
 
-def test_whatever_a_teacher_returns_is_split_without_an_error() -> None:
+def test_any_output_of_a_teacher_is_split_without_an_error() -> None:
     """Errors would depend on private weights. What is not finite counts as the uniform row."""
     uniform = [2**22] * 4
     strange = [

@@ -134,7 +134,7 @@ def test_r_teachers_compose() -> None:
 
 
 def test_a_delta_below_the_rounding_leaves_only_the_coin() -> None:
-    """epsilon = 0 and a delta that no computed loss can be told from: the fair coin has that, by theorem."""
+    """epsilon = 0 and a delta below the error of any computed loss: the fair coin has that, by theorem."""
     target = PrivacyGuarantee(epsilon=0.0, delta=1e-15)
     region = Region(guarantees=(PrivacyGuarantee(epsilon=1e-300),))
     gamma, certificate = certify_scaled(on_grid(np.ones(6)), region=region, overlap=5, target=target)

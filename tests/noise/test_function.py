@@ -397,8 +397,8 @@ def joint_loss(noise: NoiseFunction, epsilon: float) -> float:
     u = math.exp(epsilon) / (1 + math.exp(epsilon))
     votes = list(itertools.product((0, 1), repeat=2))
     teachers = noise.teachers
-    told = 1 - noise.label_probability(np.arange(teachers + 1))
-    both = np.multiply.outer(told, told)
+    reported = 1 - noise.label_probability(np.arange(teachers + 1))
+    both = np.multiply.outer(reported, reported)
     worst = 0.0
 
     def grow(first: int, left: int, here: np.ndarray, there: np.ndarray) -> None:

@@ -220,15 +220,15 @@ def test_expected_error_where_dual_prices_could_be_large(
     assert noise.certificate.loss <= target.delta
 
 
-def test_the_search_tells_how_far_it_is() -> None:
+def test_the_search_reports_its_progress() -> None:
     """Each round is one violated program: too much delta, and in the end hardly any."""
-    told: list[float] = []
+    reported: list[float] = []
     noise = optimize_noise(
-        teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5), on_progress=told.append
+        teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5), on_progress=reported.append
     )
-    assert len(told) > 1
-    assert min(told) > 0
-    assert told[-1] < 0.01 * told[0]
+    assert len(reported) > 1
+    assert min(reported) > 0
+    assert reported[-1] < 0.01 * reported[0]
     assert noise == optimize_noise(teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5))
 
 
@@ -409,7 +409,7 @@ def test_large_problems() -> None:
         assert certificate.optimality_gap < 1e-7
 
 
-def test_a_stalled_simplex_starts_anew() -> None:
+def test_a_stalled_simplex_restarts() -> None:
     # HiGHS 1.16 stops with kUnknown after the third round when it goes on from its own last basis.
     noise = optimize_noise(
         teachers=101,

@@ -262,7 +262,7 @@ def test_the_points_of_a_profile_hold_at_once(points: list[PrivacyGuarantee]) ->
     assert teacher_region(profile.compose(2), 3).guarantees == profile.compose(2).guarantees()
 
 
-def test_a_pair_of_numbers_is_told_how_it_becomes_a_guarantee() -> None:
+def test_the_error_for_a_pair_of_numbers_shows_the_guarantee() -> None:
     with pytest.raises(InvalidArgument, match=r"got \(8, 1e-05\)\. Write PrivacyGuarantee\(epsilon=8, delta=1e-05\)"):
         teacher_profile((8, 1e-5), 3)
 

@@ -230,9 +230,9 @@ def test_a_wrong_entry_is_caught(units: int) -> None:
     assert private.vote_epsilon <= 0.5 + 1e-12
     several = [i for i, one in enumerate(space.histogram) if np.sum(space.histogram == one) > 1]
     bounded = [spoiled(table, i, units).lacking_allowance(2, 6) > 0 for i in several if table.shares[i]]
-    coins = [spoiled(private, i, units).vote_epsilon > 0.5 + 1e-12 for i in several]
+    randomized = [spoiled(private, i, units).vote_epsilon > 0.5 + 1e-12 for i in several]
     assert np.mean(bounded) > 0.6
-    assert np.mean(coins) > 0.6
+    assert np.mean(randomized) > 0.6
 
 
 @pytest.mark.parametrize("teachers", [5, 11, 21])
@@ -246,9 +246,9 @@ def test_two_classes_are_self_bounding_noise(teachers: int, allowance: float, ov
     if overlap is None:  # one best at every count
         np.testing.assert_allclose(law.label_probabilities(counts)[:, 1], noise.label_probability(ones), atol=1e-9)
     prior = PluralityVotes(accuracy=0.75)
-    told = noise.label_probability(ones) @ prior_of_two(teachers, 0.75)
+    reported = noise.label_probability(ones) @ prior_of_two(teachers, 0.75)
     best = self_bounding_table(standings(teachers, 2), allowance=allowance, overlap=overlap, prior=prior)
-    assert best.accuracy(prior) >= told - 1e-9
+    assert best.accuracy(prior) >= reported - 1e-9
 
 
 def prior_of_two(teachers: int, accuracy: float) -> Floats:

@@ -19,7 +19,7 @@ POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
 
 
 def test_every_route_counts_for_self_bounding_noise() -> None:
-    """For many labels its coins, seen through the teachers' training, prove more than its allowance."""
+    """For many labels its own randomness and the teachers' training prove more than its allowance."""
     teacher = PrivacyProfile.from_dp_sgd([(4.0, 0.1, 40)])
     target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
     mechanism = strongest_mechanism(

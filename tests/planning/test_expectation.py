@@ -47,8 +47,8 @@ def test_expected_accuracy_is_that_of_simulated_votes(mechanism: Any, concentrat
     exact, error = expected_accuracy(mechanism, teachers=9, classes=4, prior=prior)
     assert error == 0.0
     counts = prior.sample(votes=9, classes=4, count=20_000, rng=np.random.default_rng(1))
-    told = mechanism.label_probabilities(counts)[:, 0]
-    assert abs(told.mean() - exact) <= 5 * told.std() / math.sqrt(len(told))
+    reported = mechanism.label_probabilities(counts)[:, 0]
+    assert abs(reported.mean() - exact) <= 5 * reported.std() / math.sqrt(len(reported))
 
 
 @pytest.mark.parametrize("concentration", [math.inf, 3.0])
@@ -94,7 +94,7 @@ def test_where_histograms_are_too_many_they_are_drawn() -> None:
         SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0),
         SelfBoundingPlurality(teachers=9, classes=4, allowance=2.0, sample=5),
     ],
-    ids=["coins", "part", "table", "sample"],
+    ids=["own randomness", "part", "table", "sample"],
 )
 def test_agreement_of_drawn_votes_is_the_exact_one(mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no histograms listed draws say the same, within 5 standard errors: one false alarm in a million."""
@@ -114,9 +114,9 @@ def test_agreement_of_a_part_is_that_over_all_votes(part: int) -> None:
     prior = PluralityVotes(accuracy=0.5)
     total = 0.0
     for votes in itertools.product(range(3), repeat=5):
-        everyone, some = (np.bincount(heard, minlength=3) for heard in (votes, votes[:part]))
-        told = (some == some.max()) / (some == some.max()).sum()
-        total += 0.5 ** votes.count(0) * 0.25 ** (5 - votes.count(0)) * told[everyone == everyone.max()].sum()
+        everyone, some = (np.bincount(counted, minlength=3) for counted in (votes, votes[:part]))
+        reported = (some == some.max()) / (some == some.max()).sum()
+        total += 0.5 ** votes.count(0) * 0.25 ** (5 - votes.count(0)) * reported[everyone == everyone.max()].sum()
     value, error = expected_agreement(NoiseFreeMajority(teachers=part), teachers=5, classes=3, prior=prior)
     assert (value, error) == (pytest.approx(total, abs=1e-12), 0.0)
 

@@ -150,7 +150,7 @@ def test_the_strongest_of_a_kind_keeps_its_targets(
 @pytest.mark.parametrize(
     ("kind", "ask", "message"),
     [
-        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, jury, optimal"),
+        ("darm", {"label_target": TARGET}, "kind must be one of noise-free, mean-probabilities, jury, optimal"),
         ("darrm", {"label_target": TARGET}, "teacher must be a promise that darrm can build on"),
         ("darrm", {"classes": 3, "teacher": POINT, "label_target": TARGET}, "classes must be 2 for darrm"),
         ("darrm", {"allowance": 1, "teacher": POINT}, "allowance must be given without targets, for self-bounding"),

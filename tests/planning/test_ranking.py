@@ -28,8 +28,8 @@ def agreement_by_enumeration(row: Strategy, teachers: int, mean: float) -> float
     assert row.mechanism is not None
     total = 0.0
     for votes in itertools.product((0, 1), repeat=teachers):
-        ones, heard = sum(votes), sum(votes[: row.voters])
-        one = row.mechanism.label_probabilities(np.array([[row.voters - heard, heard]]))[0, 1]
+        ones, counted = sum(votes), sum(votes[: row.voters])
+        one = row.mechanism.label_probabilities(np.array([[row.voters - counted, counted]]))[0, 1]
         right = 1.0 if 2 * ones == teachers else one if 2 * ones > teachers else 1 - one
         total += mean**ones * (1 - mean) ** (teachers - ones) * right
     return total
@@ -69,7 +69,7 @@ def test_paper_setting_needs_no_noise() -> None:
 
 
 def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> None:
-    """m = 1, r = K: the teachers outright cost 0.2913 at 1e-4, more than three times as much as one label may."""
+    """m = 1, r = K: publishing the teachers costs 0.2913 at 1e-4, more than three times as much as one label may."""
     target = PrivacyGuarantee(epsilon=0.0852, delta=1e-4)
     answer = dt.plan(teachers=11, teacher=PAPER, label_target=target, prior=PAPERS_VOTES)
     best = answer.best
@@ -78,7 +78,7 @@ def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> N
     gamma = best.mechanism.noise.gamma
     assert best.agreement == pytest.approx(darrm_agreement(gamma, 0.75), abs=1e-12)
     assert best.agreement > row_of(answer, "DaRRM, one point").agreement + 0.1
-    # Proven anew.
+    # Proven again.
     kept = PrivacyProfile.from_guarantee(*best.mechanism.noise.certificate.teacher)
     assert dt.label_profile(gamma, teachers=11, teacher=kept)(0.0852) <= 1e-4
     one = row_of(answer, "noise-free, 1 of 11")
@@ -98,7 +98,7 @@ def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> N
         (10, {"total_target": PrivacyGuarantee(epsilon=4.0, delta=0.0)}),
     ],
 )
-def test_teachers_with_large_epsilon_want_the_optimal_majority_by_coins(labels: int, targets: dict) -> None:
+def test_teachers_with_large_epsilon_need_the_optimal_majority(labels: int, targets: dict) -> None:
     teacher = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
     prior = PAPERS_VOTES
     answer = dt.plan(teachers=11, teacher=teacher, overlap=1, labels=labels, prior=prior, **targets)
@@ -112,7 +112,7 @@ def test_teachers_with_large_epsilon_want_the_optimal_majority_by_coins(labels: 
         > row_of(answer, "permute-and-flip").agreement
         > row_of(answer, "exponential mechanism").agreement
     )
-    # Private by coins alone: neighbouring counts, enumerated.
+    # Private by its own randomness: neighbouring counts, enumerated.
     (target,) = targets.values()
     one = best.mechanism.noise.label_probability(np.arange(12))
     each = target if labels == 1 else best.label.guarantee
@@ -138,7 +138,7 @@ def test_without_a_word_about_the_teachers_it_says_what_they_would_need() -> Non
 
 
 @pytest.mark.parametrize(("overlap", "epsilon"), [(1, 8.0), pytest.param(2, 4.0, marks=pytest.mark.slow)])
-def test_deltas_of_the_teachers_whom_a_record_touches_add_up_to_the_target(overlap: int, epsilon: float) -> None:
+def test_deltas_of_the_teachers_that_a_record_affects_add_up_to_the_target(overlap: int, epsilon: float) -> None:
     ask = {"teachers": 5, "overlap": overlap, "labels": 1000}
     target = PrivacyGuarantee(epsilon=8.0, delta=1e-5)
     for teacher in (None, PrivacyGuarantee(epsilon=0.1, delta=1e-3)):  # nothing, or a delta that is too large
@@ -219,7 +219,7 @@ def test_noise_and_steps_that_teachers_need() -> None:
     delta=st.sampled_from([0.0, 1e-5, 1e-3]),
     mean=st.sampled_from([0.6, 0.75, 0.9]),
 )
-def test_whatever_is_asked_rows_keep_what_they_say(
+def test_for_any_request_rows_keep_their_claims(
     teachers: int, overlap: int, labels: int, teacher: float, epsilon: float, delta: float, mean: float
 ) -> None:
     target = PrivacyGuarantee(epsilon=epsilon, delta=delta)
@@ -271,7 +271,7 @@ def test_a_target_of_so_many_teachers_is_met_by_a_table_of_three_classes() -> No
     assert np.abs(row.mechanism.label_probabilities(counts) - five.label_probabilities(counts)).max() < 1e-7
 
 
-def test_what_rounding_alone_makes_too_dear_says_so() -> None:
+def test_a_cost_above_the_target_by_rounding_alone_is_explained() -> None:
     target = PrivacyGuarantee(epsilon=0.3, delta=3e-5)
     answer = dt.plan(teachers=5, teacher=PrivacyGuarantee(epsilon=0.1, delta=1e-5), label_target=target)
     assert "(0.3, 3e-05)-DP (slightly more than the target)." in row_of(answer, "noise-free majority").reason
@@ -384,12 +384,12 @@ def agreement_over_all_votes(
     assert row.mechanism is not None
     everything = list(itertools.product(range(classes), repeat=teachers))
     counts = np.array([np.bincount(votes, minlength=classes) for votes in everything])
-    heard = np.array([np.bincount(votes[: row.voters], minlength=classes) for votes in everything])
-    law = row.mechanism.label_probabilities(heard)
-    told = [sum(p[c] for c in range(classes) if n[c] == max(n)) for p, n in zip(law, counts, strict=True)]
+    counted = np.array([np.bincount(votes[: row.voters], minlength=classes) for votes in everything])
+    law = row.mechanism.label_probabilities(counted)
+    reported = [sum(p[c] for c in range(classes) if n[c] == max(n)) for p, n in zip(law, counts, strict=True)]
     chances = np.mean([[chance_of_votes(votes, classes, one) for votes in everything] for one in beliefs], axis=0)
     assert chances.sum() == pytest.approx(1.0)
-    return float(chances @ told)
+    return float(chances @ reported)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_agreement_of_many_classes_is_that_over_all_votes(teachers: int, ask: di
 @pytest.mark.parametrize(
     ("ask", "best"),
     [
-        # One record touches one teacher, which keeps the target by itself: the paper's own experiment.
+        # One record affects one teacher, which keeps the target by itself: the paper's own experiment.
         ({"teacher": PAPER, "overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.2, delta=3e-4)}, "noise-free"),
         (
             {"teacher": PrivacyGuarantee(epsilon=0.1), "label_target": PrivacyGuarantee(epsilon=0.3)},
@@ -507,7 +507,7 @@ def test_every_guarantee_of_three_classes_holds_for_the_worst_teacher() -> None:
                 here, there = high * law[i] + (1 - high) * law[j], high * law[j] + (1 - high) * law[i]
                 worst = max(worst, float(np.maximum(here - math.exp(row.label.epsilon) * there, 0).sum()))
         assert worst <= row.label.delta + 1e-12, row.name
-    # A label that is told without noise is caught by the same enumeration.
+    # A label that is reported without noise is caught by the same enumeration.
     plain = dt.NoiseFreeMajority().label_probabilities(np.array([[2, 2, 0], [1, 3, 0]]))
     high = math.exp(eps) / (1 + math.exp(eps))
     here, there = high * plain[0] + (1 - high) * plain[1], high * plain[1] + (1 - high) * plain[0]
@@ -525,7 +525,7 @@ def test_every_guarantee_of_three_classes_holds_for_the_worst_teacher() -> None:
     epsilon=st.floats(0.05, 5.0),
     delta=st.sampled_from([0.0, 1e-5, 1e-3]),
 )
-def test_whatever_is_asked_of_many_classes_rows_keep_what_they_say(
+def test_for_any_request_of_many_classes_rows_keep_their_claims(
     teachers: int, classes: int, overlap: int, labels: int, teacher: float, epsilon: float, delta: float
 ) -> None:
     answer = dt.plan(
@@ -566,8 +566,8 @@ def test_self_bounding_noise_of_two_classes_is_the_table_of_two(teachers: int) -
         teachers=teachers, classes=2, allowance=allowance, prior=dt.PluralityVotes(accuracy=0.75)
     )
     ones = np.arange(teachers + 1)
-    told = table.label_probabilities(np.stack([teachers - ones, ones], axis=1)).max(axis=1)
-    assert float(stats.binom.pmf(ones, teachers, 0.75) @ told) == pytest.approx(row.agreement, abs=1e-9)
+    reported = table.label_probabilities(np.stack([teachers - ones, ones], axis=1)).max(axis=1)
+    assert float(stats.binom.pmf(ones, teachers, 0.75) @ reported) == pytest.approx(row.agreement, abs=1e-9)
 
 
 @pytest.mark.slow
@@ -616,9 +616,9 @@ def test_where_histograms_are_too_many_agreement_has_an_error() -> None:
     assert 0 < best.standard_error < 0.01
     rng = np.random.default_rng(7)
     counts = rng.multinomial(60, [0.4, 0.2, 0.2, 0.2], size=600)
-    told = (best.mechanism.label_probabilities(counts) * (counts == counts.max(axis=1, keepdims=True))).sum(axis=1)
+    reported = (best.mechanism.label_probabilities(counts) * (counts == counts.max(axis=1, keepdims=True))).sum(axis=1)
     # Two independent estimates; 5 standard errors: a false alarm in a million.
-    assert abs(told.mean() - best.agreement) <= 5 * math.hypot(told.std() / math.sqrt(600), best.standard_error)
+    assert abs(reported.mean() - best.agreement) <= 5 * math.hypot(reported.std() / math.sqrt(600), best.standard_error)
 
 
 @pytest.mark.parametrize(
@@ -639,7 +639,7 @@ def test_bad_classes_are_one_clear_error(changes: dict, named: str) -> None:
 
 
 def test_noise_whose_teachers_may_be_released_is_as_little_as_can_be() -> None:
-    # One teacher outright is (0.1, 1e-6)-DP whatever is asked of it; 100 labels that add up would be 10.
+    # Publishing one teacher is (0.1, 1e-6)-DP for any number of labels; 100 labels that add up would be 10.
     point = PrivacyGuarantee(epsilon=0.1, delta=1e-6)
     target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
     answer = dt.plan(teachers=11, teacher=point, overlap=1, labels=100, total_target=target)

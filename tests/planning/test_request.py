@@ -1,4 +1,4 @@
-"""A request is checked where it is made, whoever makes it."""
+"""A request is checked when it is constructed."""
 
 from __future__ import annotations
 

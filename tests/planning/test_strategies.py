@@ -17,7 +17,7 @@ PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
 
 @pytest.mark.parametrize("labels", [1, 5])
-def test_each_strategy_is_made_as_it_says(labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_each_strategy_builds_it(labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)
     prior = dt.SharedVotes(low=0.6, high=0.9)

@@ -196,10 +196,10 @@ def test_a_hundred_teachers_and_self_bounding_noise():
     mechanism = DaRRM(dt.self_bounding_noise(teachers=101, allowance=2))
     total = dt.total_privacy(teachers=[teacher] * 101, mechanism=mechanism, labels=3, delta=6e-6)
     routes = by_name(total)
-    outright = PrivacyProfile.from_guarantee(teacher).compose(101).epsilon(6e-6)
+    published = PrivacyProfile.from_guarantee(teacher).compose(101).epsilon(6e-6)
     assert routes["self-bounding noise"].epsilon == 3.0
-    assert routes["publishing the teachers"].epsilon == outright
-    assert total.epsilon == min(3.0, outright)
+    assert routes["publishing the teachers"].epsilon == published
+    assert total.epsilon == min(3.0, published)
     assert routes["publishing the teachers"].applies
     later = dt.total_privacy(teachers=[teacher] * 101, mechanism=mechanism, labels=500, delta=1e-3)
     assert later.route.name == "publishing the teachers"
@@ -291,7 +291,7 @@ def test_teachers_without_privacy_leave_the_mechanisms_own_randomness():
     assert dt.total_privacy(teachers=teachers, overlap=1, mechanism=Fake(), labels=1, delta=1e-5).epsilon == math.inf
 
 
-def test_promises_of_coins_may_be_profiles_and_must_reach_the_delta():
+def test_promises_of_own_randomness_may_be_profiles_and_must_reach_the_delta():
     profile = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5, delta=1e-6))
     for promise in (profile, PrivacyGuarantee(epsilon=0.5, delta=1e-6)):
         ask = {"teachers": [PrivacyProfile.non_private()], "mechanism": Fake(promise=promise), "labels": 1}
@@ -303,9 +303,9 @@ def test_fresh_votes_compose_over_the_rounds():
     teachers = [PrivacyGuarantee(epsilon=0.1, delta=1e-7)] * 5
     fixed = dt.total_privacy(teachers=teachers, mechanism=Fake(allowance=2.0), labels=10, delta=1e-5)
     fresh = dt.total_privacy(teachers=teachers, mechanism=Fake(allowance=2.0), labels=10, votes="fresh", delta=1e-5)
-    outright = PrivacyProfile.from_guarantee(teachers[0])
-    assert by_name(fixed)["publishing the teachers"].epsilon == outright.compose(5).epsilon(1e-5)
-    assert by_name(fresh)["publishing the teachers"].epsilon == outright.compose(50).epsilon(1e-5)
+    published = PrivacyProfile.from_guarantee(teachers[0])
+    assert by_name(fixed)["publishing the teachers"].epsilon == published.compose(5).epsilon(1e-5)
+    assert by_name(fresh)["publishing the teachers"].epsilon == published.compose(50).epsilon(1e-5)
     one = PrivacyGuarantee(epsilon=0.2, delta=2e-7)
     assert by_name(fresh)["self-bounding noise"].epsilon == pytest.approx(
         dt.optimal_composition(one, 10, delta=1e-5).epsilon, rel=1e-6
@@ -338,7 +338,7 @@ def seen_through(epsilon: float, eta: float) -> float:
 @pytest.mark.parametrize("epsilon", [1e-7, 0.01, 0.5, 3.0, 20.0, 400.0])
 @pytest.mark.parametrize("eta", [1e-9, 0.3, 2.9, 18.0, 300.0])
 @pytest.mark.parametrize("overlap", [1, 3])
-def test_private_votes_through_private_coins(epsilon, eta, overlap):
+def test_private_votes_through_private_randomness(epsilon, eta, overlap):
     total = dt.total_privacy(
         teachers=[PrivacyGuarantee(epsilon=epsilon)] * 5,
         overlap=overlap,
@@ -351,7 +351,7 @@ def test_private_votes_through_private_coins(epsilon, eta, overlap):
     assert route.epsilon <= by_name(total)["publishing the teachers"].epsilon * (1 + 1e-12)
 
 
-def test_their_leaks_are_seen_through_the_coins_too():
+def test_deltas_of_private_votes_shrink_through_private_randomness():
     """At delta = r Delta tanh(eta / 2) the leaks of r teachers are paid for, and not at less."""
     teacher, eta = PrivacyGuarantee(epsilon=0.5, delta=1e-3), 0.8
     for overlap in (1, 4):
@@ -369,21 +369,21 @@ def test_their_leaks_are_seen_through_the_coins_too():
             assert found == pytest.approx(exact, rel=1e-9) if pays else found > 1.5 * exact
 
 
-def test_gaussian_coins_of_private_teachers():
+def test_gaussian_noise_on_private_teachers():
     teachers, mechanism = [PrivacyGuarantee(epsilon=1.0, delta=1e-7)] * 11, GNMax(sigma=20.0)
     ask = {"teachers": teachers, "mechanism": mechanism, "labels": 10, "delta": 1e-5}
     routes = by_name(dt.total_privacy(**ask, overlap=1))
-    coins = mechanism.guarantee(labels=10, delta=5e-6, overlap=1).epsilon
+    randomized = mechanism.guarantee(labels=10, delta=5e-6, overlap=1).epsilon
     route = routes["private votes, private randomness"]
-    # A little less: what the coins leave of delta lets the teachers' epsilon be a little less than 1.
-    assert seen_through(1.0, coins) * 0.999 <= route.epsilon <= seen_through(1.0, coins)
+    # A little less: the share of delta that the noise leaves lets the teachers' epsilon be a little less than 1.
+    assert seen_through(1.0, randomized) * 0.999 <= route.epsilon <= seen_through(1.0, randomized)
     assert route.epsilon < min(1.0, routes["the mechanism's own randomness"].epsilon)
     assert not by_name(dt.total_privacy(**ask, overlap=2))["private votes, private randomness"].applies
     fresh = by_name(dt.total_privacy(**ask, overlap=1, votes="fresh"))["private votes, private randomness"]
     assert not fresh.applies
 
 
-def test_fresh_votes_through_private_coins_compose():
+def test_fresh_votes_through_private_randomness_compose():
     teachers, mechanism = [PrivacyGuarantee(epsilon=0.4)] * 5, dt.PermuteAndFlip(epsilon=0.6, overlap=1)
     total = dt.total_privacy(teachers=teachers, overlap=2, mechanism=mechanism, labels=20, votes="fresh", delta=1e-5)
     label = PrivacyGuarantee(epsilon=2 * float(seen_through(0.4, 0.6)))
@@ -417,13 +417,13 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
 
 
 def test_next_to_nothing_is_not_nothing():
-    """1e-320 through coins of 1e-6 is no number of double precision; 0 would claim perfect privacy."""
-    teacher, coins = PrivacyGuarantee(epsilon=1e-320), dt.RandomizedPlurality(epsilon=1e-6)
-    total = dt.total_privacy(teachers=[teacher], mechanism=coins, labels=1, delta=0.0)
+    """1e-320 through randomness of 1e-6 is no number of double precision; 0 would claim perfect privacy."""
+    teacher, randomized = PrivacyGuarantee(epsilon=1e-320), dt.RandomizedPlurality(epsilon=1e-6)
+    total = dt.total_privacy(teachers=[teacher], mechanism=randomized, labels=1, delta=0.0)
     assert 0 < total.epsilon <= 1e-320
 
 
-def test_coins_that_can_be_predicted_are_an_assumption():
+def test_randomness_that_can_be_predicted_is_an_assumption():
     noise = dt.self_bounding_noise(teachers=3, allowance=1.0)
     for seed, said in ((None, False), (7, True)):
         total = dt.total_privacy(teachers=[PAPER] * 3, mechanism=DaRRM(noise, insecure_seed=seed), labels=1, delta=1e-4)

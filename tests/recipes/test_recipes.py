@@ -151,7 +151,7 @@ BARE = "setpriv --bounding-set=-dac_override,-dac_read_search true"  # for such 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", ["0", "0277"])
-def test_a_run_is_for_its_owner_whatever_the_umask(tmp_path: Path, mask: str) -> None:
+def test_a_run_is_for_its_owner_under_any_umask(tmp_path: Path, mask: str) -> None:
     """The whole recipe, and once more, from a folder with code that is not to be run, for an ordinary user."""
     bare = BARE.removesuffix(" true")
     if os.geteuid() != 0:

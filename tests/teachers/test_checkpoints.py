@@ -136,7 +136,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("content", [b"junk", None, Opened(), [torch.ones(2)], {"settings": {}}, {}, {"state_dict": 3}])
-def test_nobody_is_told_to_delete_a_file(tmp_path: Path, content: Any) -> None:
+def test_no_message_says_to_delete_a_file(tmp_path: Path, content: Any) -> None:
     file = tmp_path / "model.pt"
     if isinstance(content, bytes):
         file.write_bytes(content)

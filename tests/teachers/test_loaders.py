@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
-from darrm_torch.teachers.loaders import drawn_records, draws_poisson, generators_of, largest_overlap
+from darrm_torch import InvalidArgument
+from darrm_torch.teachers.loaders import declared_loader, drawn_records, draws_poisson, generators_of, largest_overlap
 
 DATA = TensorDataset(torch.rand(60, 4), torch.zeros(60, dtype=torch.int64))
 OTHER = TensorDataset(torch.rand(20, 4), torch.zeros(20, dtype=torch.int64))
@@ -82,3 +83,32 @@ def test_generators_are_found_in_loaders_and_samplers() -> None:
     assert generators_of(DataLoader(DATA, shuffle=True, generator=generator)) == [generator]
     sampler = SubsetRandomSampler(range(5), generator=generator)
     assert generators_of(DataLoader(DATA, sampler=sampler)) == [generator]
+
+
+def test_declared_rates_and_steps_do_not_depend_on_the_shard() -> None:
+    """Through ``make_private``, for shards of unlike sizes: equal histories and divisors, and Poisson batches."""
+    from opacus import PrivacyEngine
+
+    seen = []
+    for size in (3, 40, 60):
+        model, engine = torch.nn.Linear(4, 2), PrivacyEngine()
+        data = TensorDataset(DATA.tensors[0][:size], DATA.tensors[1][:size])
+        private, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=declared_loader(data, shard_size=50, batch_size=5),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        optimizer.expected_batch_size = 5
+        assert draws_poisson(loader)
+        assert loader.batch_sampler.num_samples == size
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(private(inputs), labels).backward()
+            optimizer.step()
+        seen.append((tuple(engine.accountant.history), optimizer.expected_batch_size))
+    assert seen == [(((1.0, 0.1, 10),), 5)] * 3
+    for wrong in ({"shard_size": 0}, {"batch_size": 0}, {"shard_size": 2.5}):
+        with pytest.raises(InvalidArgument):
+            declared_loader(DATA, **{"shard_size": 50, "batch_size": 5, **wrong})

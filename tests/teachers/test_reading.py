@@ -464,7 +464,7 @@ def test_an_accountant_that_fails_is_replaced_and_said_so(epsilon, word, monkeyp
 
 
 @pytest.mark.slow
-def test_an_accountant_that_would_take_long_is_not_asked():
+def test_an_accountant_that_would_take_long_is_not_run():
     for history in ([(0.1, 0.01, 100)], [(1.0 + 0.01 * i, 0.1, 3) for i in range(25)]):
         notes = read_privacy(history).reading.notes
         assert any("prv accountant was not asked, as it would take long" in note for note in notes)
@@ -512,8 +512,8 @@ def test_several_teachers_are_read_together():
 def test_engines_of_other_teachers_are_refused_where_the_optimizers_are_given():
     own, other = ([Teacher(seed=seed, noise_multiplier=noise) for seed in range(2)] for noise in (1.0, 9.0))
     modules, optimizers = [one.module for one in own], [one.optimizer for one in own]
-    told = read_teachers([one.engine for one in own], modules=modules, optimizers=optimizers)
-    assert told[0].reading.history[0][0] == 1.0
+    reported = read_teachers([one.engine for one in own], modules=modules, optimizers=optimizers)
+    assert reported[0].reading.history[0][0] == 1.0
     engines = [one.engine for one in other]
     with pytest.raises(UnprovenPrivacy, match="does not report its steps to this accountant"):
         read_teachers(engines, modules=modules, optimizers=optimizers)

@@ -18,7 +18,7 @@ KEY = b"sixteen bytes or more"
 
 @given(ids=identifiers, teachers=st.integers(1, 6), data=st.data(), seed=st.integers(0, 99))
 @settings(deadline=None, derandomize=True)
-def test_removing_a_record_touches_its_shards_only(
+def test_removing_a_record_changes_its_shards_only(
     ids: list[int | str], teachers: int, data: st.DataObject, seed: int
 ) -> None:
     overlap = data.draw(st.integers(1, teachers))

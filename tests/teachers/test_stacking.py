@@ -105,7 +105,7 @@ class Convolution(Net):
         Convolution,
     ],
 )
-def test_networks_that_differ_in_more_than_weights_are_asked_one_by_one(odd: Callable[[], nn.Module]) -> None:
+def test_networks_that_differ_in_more_than_weights_run_one_by_one(odd: Callable[[], nn.Module]) -> None:
     for models in ([*(Net() for _ in range(MANY)), odd()], [odd(), *(Net() for _ in range(MANY))]):
         assert StackedNetworks.where_quicker(models) is None
 
@@ -139,7 +139,7 @@ class Branches(nn.Module):
         return -logits if logits.sum() > 0 else logits
 
 
-def test_what_cannot_be_stacked_is_asked_one_by_one() -> None:
+def test_networks_that_cannot_be_stacked_run_one_by_one() -> None:
     torch.manual_seed(0)
     models: list[nn.Module] = [Branches() for _ in range(MANY)]
     assert StackedNetworks.where_quicker(models) is not None

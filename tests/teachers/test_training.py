@@ -420,7 +420,7 @@ def test_neighbours_differ_only_in_the_teachers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])
-def test_only_the_owner_can_read_teachers_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+def test_only_the_owner_can_read_teachers_under_any_umask(tmp_path: Path, mask: int) -> None:
     inputs, labels = some_data(12)
     before = os.umask(mask)
     try:
