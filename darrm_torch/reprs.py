@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-__all__ = ["cut", "fenced", "short_repr"]
+__all__ = ["cut", "fenced", "short_repr", "text_or_nothing"]
 
 _SHORT = reprlib.Repr()
 _SHORT.maxtuple = _SHORT.maxlist = _SHORT.maxdict = 4
@@ -33,3 +34,11 @@ def cut(value: Any, most: int = 300) -> str:
 def fenced(value: Any) -> str:
     """The text of a value as Markdown, for notebooks."""
     return f"```text\n{value}\n```"
+
+
+def text_or_nothing(text: Callable[[], str]) -> str:
+    """A text that may need a file which is closed or in use: a representation must not fail."""
+    try:
+        return text()
+    except Exception:
+        return ""

@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple
 from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..reprs import text_or_nothing
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 from .ledger_head import LedgerHead
@@ -292,11 +293,7 @@ given out; 0 more labels fit
         stream.write("\n  ]\n}\n")
 
     def __repr__(self) -> str:
-        try:
-            state = f": {self.count} labels" + ("" if self.budget is None else f", budget {self.budget}")
-        except Exception:  # closed, or in use: a representation must not fail
-            state = ""
-        return f"<PrivacyLedger {self.path!r}{state}>"
+        return f"<PrivacyLedger {self.path!r}{text_or_nothing(lambda: f': {self.count} labels, budget {self.budget}')}>"
 
     def close(self) -> None:
         """Close the file; the ledger opens it again when needed. A ledger in memory forgets nothing and stays open."""
