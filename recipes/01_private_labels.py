@@ -37,7 +37,7 @@ PAPER = {"noise_multiplier": 12.0, "max_grad_norm": 1.0, "batch_size": 32, "epoc
 DEFAULTS = {
     "fashion-mnist": PAPER,
     "mnist": PAPER,
-    "mnist-5000": PAPER | {"noise_multiplier": 6.0, "batch_size": 64, "epochs": 10, "learning_rate": 0.1},
+    "mnist-5000": PAPER | {"noise_multiplier": 6.0, "batch_size": 64, "epochs": 8, "learning_rate": 0.1},
 }
 TEACHERS = {"fashion-mnist": 11, "mnist": 11, "mnist-5000": 7}
 ALLOWANCE = {"fashion-mnist": 3.0, "mnist": 3.0, "mnist-5000": 2.0}

@@ -23,6 +23,7 @@ from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 __all__ = ["Audit", "audit"]
 
 _MOST_TEACHERS = 2000  # pairs of counts are compared up to this number
+_MOST_CLASSES = 1000  # more take minutes, and their pairs of counts do not fit in memory
 _LAW_ERROR = 2e-12  # twice what label_probabilities promises
 _BLOCK = 2**18  # labels drawn at once
 # Each round: its part of the draws, its part of the risk, and how many pairs of datasets go on to the next one.
@@ -200,6 +201,8 @@ def _revealing_cases(
     known = mechanism.teachers if teachers is None else check_integer("teachers", teachers, low=1)
     if known is None:
         raise InvalidArgument("teachers", "given", None, "The mechanism does not know how many teachers vote")
+    if mechanism.classes is not None and mechanism.classes > _MOST_CLASSES:
+        raise InvalidArgument("worst_case", f"given for more than {_MOST_CLASSES} classes", None)
     if known > _MOST_TEACHERS:
         raise InvalidArgument("worst_case", f"given for more than {_MOST_TEACHERS} teachers", None)
     own: Any = getattr(mechanism, "overlap", None) or known

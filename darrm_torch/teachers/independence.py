@@ -114,18 +114,21 @@ def check_weights(models: Sequence[Any], profiles: Sequence[Any]) -> None:
 def check_different(models: Sequence[Any]) -> None:
     """Check that no teacher occurs twice: as the same object, or with equal weights in any wrapping and precision.
 
+    Names of weights do not matter, nor do buffers, where the models are modules.
+
     Models without weights are compared as objects only.
 
     Raises:
         InvalidArgument: two of them are the same teacher.
     """
-    states = [state_of(model) for model in models]
+    states = [_trained_weights(model) for model in models]
     kinds = {value.dtype for state in states for value in state.values() if _is_float(value)}
     coarsest = max(kinds, key=lambda kind: torch.finfo(kind).eps, default=torch.float32)
     first: dict[Any, int] = {}
     for number, (model, state) in enumerate(zip(models, states, strict=True)):
-        rounded = {name: value.to(coarsest) if _is_float(value) else value for name, value in state.items()}
-        keys = [id(unwrap_module(model))] + ([weights_digest(rounded)] if named_weights(state) else [])
+        rounded = [value.to(coarsest) if _is_float(value) else value for value in state.values()]
+        digests = sorted(weights_digest({"": value}) for value in rounded)
+        keys: list[Any] = [id(unwrap_module(model)), *([tuple(digests)] if digests else [])]
         for key in keys:
             if (earlier := first.setdefault(key, number)) != number:
                 raise InvalidArgument(
@@ -134,6 +137,13 @@ def check_different(models: Sequence[Any]) -> None:
                     f"teachers {earlier} and {number} with the same weights",
                     "Train each teacher separately: copies of one teacher multiply the effect of its records.",
                 )
+
+
+def _trained_weights(model: Any) -> dict[str, Any]:
+    """The parameters of a module, or everything where it has none (TorchScript may freeze them), by name."""
+    state = {name: value for name, value in state_of(model).items() if isinstance(value, torch.Tensor)}
+    parameters = {name for name, _ in unwrap_module(model).named_parameters()} & state.keys()
+    return {name: value for name, value in state.items() if not parameters or name in parameters}
 
 
 def _is_float(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from ..arguments import checked
 from ..errors import check_integer
@@ -74,11 +74,12 @@ def generators_of(data_loader: Any) -> list[torch.Generator]:
     return list(found.values())
 
 
-def drawn_records(data_loader: Any) -> dict[Hashable, Positions]:
+def drawn_records(data_loader: Any, known: list[torch.Tensor] | None = None) -> dict[Hashable, Positions]:
     """The records that a loader can draw: positions in each underlying data set, repeated if a record is.
 
-    ``Subset``, ``ConcatDataset`` and wrappers of the same length are looked through. Tensor data sets are the same if
-    they share memory. Opacus' Poisson samplers draw from the whole data set, whatever sampler the loader had before.
+    ``Subset``, ``ConcatDataset`` and wrappers of the same length are looked through. Data sets that hold tensors or
+    arrays are the same if these share memory, or if all their values are equal to those in ``known``, which collects
+    them. Opacus' Poisson samplers draw from the whole data set, whatever sampler the loader had before.
     """
     dataset = data_loader.dataset
     indices = getattr(getattr(data_loader, "sampler", None), "indices", None)  # of a SubsetRandomSampler
@@ -86,7 +87,7 @@ def drawn_records(data_loader: Any) -> dict[Hashable, Positions]:
         return {id(dataset): np.zeros(1, np.int64)}
     positions = np.arange(len(dataset)) if draws_poisson(data_loader) or indices is None else np.asarray(indices)
     records: dict[Hashable, list[Positions]] = defaultdict(list)
-    for key, part in _origins(dataset, positions % max(len(dataset), 1)):
+    for key, part in _origins(dataset, positions % max(len(dataset), 1), [] if known is None else known):
         records[key].append(part)
     return {key: np.concatenate(parts) for key, parts in records.items()}
 
@@ -94,29 +95,64 @@ def drawn_records(data_loader: Any) -> dict[Hashable, Positions]:
 def largest_overlap(data_loaders: Iterable[Any]) -> int:
     """The largest number of loaders that can draw the same record."""
     records: dict[Hashable, list[Positions]] = defaultdict(list)
+    known: list[torch.Tensor] = []
     for loader in data_loaders:
-        for key, positions in drawn_records(loader).items():
+        for key, positions in drawn_records(loader, known).items():
             records[key].append(np.unique(positions))
     counts = (np.unique(np.concatenate(parts), return_counts=True)[1] for parts in records.values())
     return max((int(count.max()) for count in counts if len(count)), default=1)
 
 
-def _origins(dataset: Any, positions: Positions) -> list[tuple[Hashable, Positions]]:
+def _origins(dataset: Any, positions: Positions, known: list[torch.Tensor]) -> list[tuple[Hashable, Positions]]:
     """The same records as positions in the data sets that ``dataset`` is made of."""
     if isinstance(dataset, Subset):
         indices = np.asarray(dataset.indices, dtype=np.int64)
-        return _origins(dataset.dataset, indices[positions] % len(dataset.dataset))  # type: ignore[arg-type]
+        return _origins(dataset.dataset, indices[positions] % len(dataset.dataset), known)  # type: ignore[arg-type]
     if isinstance(dataset, ConcatDataset):
         origins, start = [], 0
         for part, end in zip(dataset.datasets, dataset.cumulative_sizes, strict=True):
-            origins += _origins(part, positions[(start <= positions) & (positions < end)] - start)
+            origins += _origins(part, positions[(start <= positions) & (positions < end)] - start, known)
             start = end
         return origins
-    if isinstance(dataset, TensorDataset):
-        largest = max(dataset.tensors, key=torch.Tensor.numel)
-        if step := largest.stride(0) * largest.element_size():
-            return [(str(largest.device), largest.data_ptr() + positions * step)]
-    inner: Any = getattr(dataset, "dataset", None)
-    if inner is not None and hasattr(inner, "__len__") and len(inner) == len(dataset):
-        return _origins(inner, positions)
+    parts = _parts(dataset)
+    for inner in parts:
+        if isinstance(inner, Dataset):
+            return _origins(inner, positions, known)
+    tensors = [torch.as_tensor(part) for part in parts]
+    if tensors:
+        rows = _first_equal(max(tensors, key=torch.Tensor.numel), known)
+        if step := rows.stride(0) * rows.element_size():
+            return [(str(rows.device), rows.data_ptr() + positions * step)]
     return [(id(dataset), positions)]
+
+
+def _parts(dataset: Any) -> list[Any]:
+    """The data sets, tensors and arrays of numbers that a data set holds and that have as many records as itself."""
+    held = [part for value in getattr(dataset, "__dict__", {}).values() for part in _listed(value)]
+    kinds = (Dataset, torch.Tensor, np.ndarray)
+    parts = [part for part in held if isinstance(part, kinds) and hasattr(part, "__len__")]
+    parts = [part for part in parts if getattr(part, "ndim", 1) and getattr(part, "layout", None) in _DENSE]
+    numbers = [part for part in parts if not isinstance(part, np.ndarray) or part.dtype.kind in "biuf"]
+    return [part for part in numbers if len(part) == len(dataset)]
+
+
+_DENSE = (None, torch.strided)
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    """The value itself, or what is in a tuple, list or dictionary of a few values."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return value if isinstance(value, tuple | list) and len(value) < 10 else [value]
+
+
+def _first_equal(rows: torch.Tensor, known: list[torch.Tensor]) -> torch.Tensor:
+    """The first known tensor with the same records; tensors that hold a single value only are never the same."""
+    for one in known:
+        if one.data_ptr() == rows.data_ptr() and one.stride() == rows.stride():
+            return rows
+        alike = (one.shape, one.dtype, one.device) == (rows.shape, rows.dtype, rows.device)
+        if alike and bool(torch.equal(one, rows)) and bool((rows != rows[(0,) * rows.dim()]).any()):
+            return one
+    known.append(rows)
+    return rows

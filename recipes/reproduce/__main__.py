@@ -38,6 +38,7 @@ NAMES = (
     "labels-mnist",
     "strategies",
     "frontier",
+    "comparison",
     "study",
 )
 
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """The function that computes each result."""
-    from . import curves, gaussian, labels, losses, regions, strategies, study
+    from . import comparison, curves, gaussian, labels, losses, regions, strategies, study
 
     def accuracy(source: str) -> Callable[[], object]:
         return lambda: labels.accuracy(
@@ -133,6 +134,7 @@ def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
         "labels-mnist": accuracy("mnist"),
         "strategies": strategies.strategies,
         "frontier": strategies.frontier,
+        "comparison": lambda: comparison.comparison(data_folder=options.data_folder, limit=options.limit),
         "study": lambda: study.study(
             options.folder / "study",
             data_folder=options.data_folder,

@@ -184,11 +184,11 @@ def label_accuracy(kind: str, law: Tensor, truth: Tensor) -> float:
     return float(right.double().mean())
 
 
-def student_accuracy(kind: str, law: Tensor, task: Features, seed: int) -> float:
+def student_accuracy(kind: str, law: Tensor, task: Features, seed: int, *, draws: int = DRAWS) -> float:
     """The mean accuracy on held-out images of students, each trained on ``QUERIES`` labels of public images."""
     scores = []
     random = torch.Generator().manual_seed(seed)
-    for _ in range(DRAWS):
+    for _ in range(draws):
         rows = torch.randperm(len(law), generator=random)[:QUERIES]
         targets = law[rows]
         if kind == "hard":

@@ -269,3 +269,8 @@ def test_bad_arguments_are_one_clear_error() -> None:
         audit(GNMax(sigma=1.0, delta=1e-5, teachers=3), confidence=math.nan)
     with pytest.raises(InvalidArgument, match=r"^worst_case"):
         audit(GNMax(sigma=1.0, delta=1e-5), worst_case=(np.ones((3, 2)), np.ones((3, 2))))
+
+
+def test_pairs_of_counts_of_very_many_classes_are_not_made() -> None:
+    with pytest.raises(InvalidArgument, match="worst_case must be given for more than 1000 classes"):
+        audit(GNMax(sigma=4.0, classes=10**7), claim=PrivacyGuarantee(epsilon=0.5), teachers=3)

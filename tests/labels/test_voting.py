@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from darrm_torch.labels.voting import input_digests
 
 MEMORY = """
 import sys, torch, darrm_torch as dt
@@ -51,3 +54,29 @@ def test_labelling_images_takes_at_most_about_twice_their_memory() -> None:
     peaks = [float(number) for number in done.stdout.split()]
     assert len(peaks) == 4
     assert max(peaks) <= 2.2, peaks
+
+
+def test_numbers_near_zero_are_one_question_whatever_the_process_rounds() -> None:
+    rows = torch.tensor([[1e-40, 1.0], [0.0, 1.0], [-0.0, 1.0], [-1e-40, 1.0]])
+    before = input_digests(rows)
+    assert before[1] == before[2]
+    assert len(set(before)) == 3
+    torch.set_flush_denormal(True)
+    try:
+        assert input_digests(rows) == before
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_the_form_of_a_tensor_is_no_part_of_a_question() -> None:
+    rows = torch.rand(3, 4)
+    forms = (
+        rows.double(), rows.clone().requires_grad_(), rows.t().contiguous().t(), torch.nn.Parameter(rows),
+        torch.cat([rows, rows])[:3], rows.repeat(1, 2)[:, :4],
+    )  # fmt: skip
+    for form in forms:
+        assert input_digests(form) == input_digests(rows)
+    whole = torch.tensor([[1, 0]])
+    for form in (whole.bool(), whole.to(torch.uint8), whole.to(torch.int16)):
+        assert input_digests(form) == input_digests(whole)
+    assert input_digests(whole.float()) != input_digests(whole)

@@ -10,6 +10,7 @@ import pytest
 
 from darrm_torch import PrivacyGuarantee, PrivacyProfile, RandomAllocation
 from darrm_torch.privacy.assumptions import assumptions_of
+from darrm_torch.privacy.units import ProtectedUnit
 
 PRIVATE = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.1))
 PUBLIC = PrivacyProfile.non_private()
@@ -20,7 +21,7 @@ def names_of(profiles: list[PrivacyProfile] | None = None, **changes: Any) -> li
     situation: dict[str, Any] = {
         "affected": 1,
         "fresh": False,
-        "neighbours": "add/remove",
+        "unit": ProtectedUnit(),
         "allocation": None,
         "secure": True,
     }
@@ -53,17 +54,24 @@ def test_teachers_that_were_read_without_their_weights_are_counted(digest: str |
 def test_an_allocation_adds_its_own_and_a_jury_one_more() -> None:
     allocation = RandomAllocation(teachers=3)
     together = assumptions_of(
-        [PRIVATE] * 3, affected=1, fresh=False, neighbours="add/remove", allocation=allocation, secure=True
+        [PRIVATE] * 3, affected=1, fresh=False, unit=ProtectedUnit(), allocation=allocation, secure=True
     )
     assert set(allocation.assumptions) <= set(together)
     assert "Jury" not in names_of(allocation=allocation)
-    assert "Jury" in names_of([PRIVATE] * 2, allocation=allocation)
+    assert "Jury" in names_of(allocation=allocation, jury=True)
 
 
 def test_slices_of_a_list_hold_for_replaced_records_only() -> None:
     added, replaced = (
         " ".join(
-            assumptions_of([PRIVATE] * 3, affected=1, fresh=False, neighbours=neighbours, allocation=None, secure=True)
+            assumptions_of(
+                [PRIVATE] * 3,
+                affected=1,
+                fresh=False,
+                unit=ProtectedUnit(neighbours=neighbours),
+                allocation=None,
+                secure=True,
+            )
         )
         for neighbours in ("add/remove", "replace-one")
     )

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from darrm_torch import (
@@ -150,6 +151,25 @@ def test_shards_that_were_none_are_refused():
     assert [profile.reading.overlap for profile in profiles] == [3] * 3
     with pytest.raises(UnprovenPrivacy, match="in the data loaders of 3 teachers, but overlap is 1"):
         PrivateMajorityEnsemble(modules, NoiseFreeMajority(), profiles=profiles, overlap=1)
+
+
+class Elsewhere(nn.Module):
+    """The same layers under other names, with a buffer more."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.first, self.second = copy.deepcopy(net.hidden), copy.deepcopy(net.out)
+        self.register_buffer("note", torch.rand(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_a_copy_under_other_names_is_refused():
+    net = Net()
+    with pytest.raises(InvalidArgument, match="teachers 0 and 1 with the same weights"):
+        check_different([net, Elsewhere(net)])
+    check_different([net, Elsewhere(Net())])
 
 
 def test_one_teacher_several_times_is_refused_where_no_accountant_is_read():

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    StackDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 from darrm_torch import InvalidArgument
 from darrm_torch.teachers.loaders import declared_loader, drawn_records, draws_poisson, generators_of, largest_overlap
@@ -36,6 +46,32 @@ class Negated(Dataset):
         return (-self.dataset[number][0],)
 
 
+class Records(Dataset):
+    """The usual data set of one's own."""
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        return self.images[number], self.labels[number]
+
+
+class Renamed(Dataset):
+    """A wrapper that keeps what it wraps under another name."""
+
+    def __init__(self, base: Dataset) -> None:
+        self.base = base
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __getitem__(self, number: int) -> tuple[int]:
+        return self.base[number]
+
+
 def poisson(dataset: Dataset) -> DataLoader:
     from opacus.data_loader import DPDataLoader
 
@@ -52,7 +88,14 @@ CASES = {
     "nested subsets": ([Subset(Subset(SQUARES, range(30, 60)), [5, 6]), Subset(SQUARES, [35])], 2),
     "concatenations": ([ConcatDataset([DATA, OTHER]), ConcatDataset([OTHER, SQUARES]), Subset(OTHER, [3])], 3),
     "views of one tensor": ([TensorDataset(DATA.tensors[0][i : i + 20]) for i in (0, 10, 40)], 2),
-    "copies": ([TensorDataset(DATA.tensors[0][[0, 1]]), TensorDataset(DATA.tensors[0][[0, 1]])], 1),
+    "copies": ([TensorDataset(DATA.tensors[0][[0, 1]]), TensorDataset(DATA.tensors[0][[0, 1]])], 2),
+    "copies of parts": ([TensorDataset(DATA.tensors[0][[0, 1]]), TensorDataset(DATA.tensors[0][[0, 1, 2]])], 1),
+    "equal constants": ([TensorDataset(torch.zeros(9, 2)), TensorDataset(torch.zeros(9, 2))], 1),
+    "one's own data set": ([Records(*DATA.tensors), Records(*DATA.tensors), DATA], 3),
+    "of arrays": ([Records(*map(torch.Tensor.numpy, DATA.tensors)), DATA], 2),
+    "of views": ([Records(DATA.tensors[0][i : i + 20], DATA.tensors[1][:20]) for i in (0, 20, 40)], 1),
+    "a wrapper of another name": ([Renamed(Subset(DATA, range(9))), Subset(DATA, [8])], 2),
+    "stacked": ([StackDataset(DATA, SQUARES), DATA], 2),
     "wrapped": ([Negated(SQUARES), Subset(SQUARES, [3])], 2),
 }
 
