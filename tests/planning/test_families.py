@@ -179,10 +179,12 @@ def test_kinds_of_one_label_are_those_of_the_plan() -> None:
     for kind in ("darrm-point", "optimal", "self-bounding", "subsampling", "gnmax", "permute-and-flip"):
         promise = None if rows[kind].own_randomness else POINT
         mechanism = strongest_mechanism(kind, classes=2, **asked | {"teacher": promise})
-        assert np.array_equal(
-            mechanism.label_probabilities(np.array([[2, 3], [5, 0]])),
-            rows[kind].mechanism.label_probabilities(np.array([[2, 3], [5, 0]])),
-        )
+        votes = np.array([[2, 3], [5, 0]])
+        strongest, planned = (one.label_probabilities(votes) for one in (mechanism, rows[kind].mechanism))
+        if kind == "self-bounding":  # the label's own curve proves a little more than that labels add up
+            assert planned[0, 1] < strongest[0, 1] < planned[0, 1] + 0.01
+        else:
+            assert np.array_equal(strongest, planned)
     assert strongest_mechanism("noise-free", teachers=5, classes=2) == NoiseFreeMajority(classes=2, teachers=5)
 
 
