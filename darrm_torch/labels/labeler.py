@@ -42,7 +42,7 @@ MISSING = -1
 
 @runtime_checkable
 class Voter(Protocol):
-    """A teacher that answers votes: a model in another process, at another site, or a file of votes.
+    """A teacher that votes: a model in another process, at another site, or a file of votes.
 
     Attributes:
         digest: names the teacher. It changes whenever the teacher does, such as

@@ -387,7 +387,9 @@ given out; 0 more labels fit
     def _transaction(self) -> Iterator[None]:
         with self._held() as answering:
             if answering:
-                raise LedgerError(f"{self.path} was asked while it is answering: teachers cannot ask for labels")
+                raise LedgerError(
+                    f"{self.path} received a request while it is answering another: teachers cannot request labels"
+                )
             call = _Call()  # gone with this frame, also where an interruption keeps it from saying so
             with self._entries.locked():
                 self._read()

@@ -267,7 +267,7 @@ def plan(
     allocation: RandomAllocation | None = None,
     on_progress: Callable[[str], None] = lambda kind: None,
 ) -> Plan:
-    """Every strategy for a budget: its proven cost, how often its labels are right, and why.
+    """Compare the strategies for a budget: the proven cost of each, how often its labels are right, and why.
 
     Strategies that rest on the teachers' training need private teachers. The mechanism's own randomness also protects
     teachers that are trained without privacy, which are often better. So their accuracies are two beliefs, and the plan

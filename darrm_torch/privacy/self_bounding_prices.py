@@ -26,14 +26,14 @@ _ROUNDING = 1e-12  # relative error of binomial probabilities
 def exact_self_bounding_delta(
     teacher: PrivacyGuarantee, epsilon: float, *, teachers: int, allowance: float, allocated: bool = False
 ) -> float:
-    """The smallest delta at ``epsilon`` that holds for all self-bounding rules, for pure teachers; an upper bound else.
+    """The smallest delta at ``epsilon`` for all self-bounding rules, for pure teachers; otherwise an upper bound.
 
     Args:
         teacher: the promise of each teacher; teachers are trained independently.
         epsilon: in nats.
         teachers: K.
         allowance: M = Q m, the sum of the self-bounding allowances of all labels, for an overlap of all K teachers.
-        allocated: whether each record is in one shard only, drawn at random and in secret; else it may be in all.
+        allocated: whether each record is in one shard only, drawn at random and in secret; otherwise it may be in all.
 
     Raises:
         InvalidArgument: a value out of range.

@@ -179,8 +179,8 @@ def assign_shards(
 def contiguous_shards(count: int, *, teachers: int) -> Shards:
     """Equal slices by position, as the paper cuts its data; so do ``random_split`` and ``array_split``.
 
-    One record less moves every later cut, so all K teachers may change. ``overlap=1`` holds only for neighbours that
-    *replace* one record: price it with ``total_privacy(neighbours="replace-one")``. :func:`assign_shards` is better.
+    Removing one record moves every later cut, so all K teachers may change. ``overlap=1`` holds only for neighbours
+    that *replace* one record: price it with ``total_privacy(neighbours="replace-one")``. Prefer :func:`assign_shards`.
 
     >>> shards = contiguous_shards(11, teachers=3)
     >>> [len(shard) for shard in shards], shards.overlap, shards.neighbours
