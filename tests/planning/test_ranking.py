@@ -86,7 +86,7 @@ def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> N
     assert one.agreement == pytest.approx(agreement_by_enumeration(one, 11, 0.75), abs=1e-12)
     whole = row_of(answer, "noise-free majority")
     assert not whole.meets
-    assert whole.total.epsilon > 0.28
+    assert whole.total.epsilon == pytest.approx(0.24575, abs=1e-4)  # one label, by its own curve
     assert "Too expensive" in whole.reason
 
 
@@ -188,7 +188,8 @@ def test_what_fewer_teachers_cost_is_not_said_of_all() -> None:
     costs = dict(answer.costs(0.9))
     assert "noise-free majority" not in costs
     assert row_of(answer.at(costs["noise-free, 5 of 11"]), "noise-free, 5 of 11").agreement >= 0.9
-    assert dict(answer.costs(1.0))["noise-free majority"] == pytest.approx(0.6, rel=0.003)
+    # Six teachers' cost is 0.6; the label's own curve is slightly less.
+    assert dict(answer.costs(1.0))["noise-free majority"] == pytest.approx(0.596, rel=0.003)
 
 
 @pytest.mark.slow
