@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import LabelWarning
 from ..mechanisms.base import Mechanism
-from ..mechanisms.noise_free import NoiseFreeMajority
+from ..mechanisms.noise_free import NoiseFree, NoiseFreeMajority
 from ..privacy.totals import total_privacy
 from .ledger import PrivacyLedger
 
@@ -43,7 +43,7 @@ def warn_before_labels(
             "more noise, state how many teachers one record can affect (overlap=...), or raise the budget"
         )
         return
-    if isinstance(mechanism, NoiseFreeMajority):
+    if isinstance(mechanism, NoiseFree):  # its labels carry no noise to warn about
         return
     free = NoiseFreeMajority(classes=mechanism.classes)
     without = total_privacy(labels=labels, delta=delta, **situation | {"mechanism": free})

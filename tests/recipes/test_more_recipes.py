@@ -36,6 +36,7 @@ def own_models() -> tuple[Any, ...]:
         return tuple(own.train_teachers_of_your_own())
 
 
+@pytest.mark.slow
 def test_readme_example_runs(own_models: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "README.md").read_text()
@@ -153,6 +154,20 @@ def test_students_by_label_source_and_kind(tmp_path: Path, capsys: pytest.Captur
     assert dt.PrivacyLedger(run / "ledgers" / "darrm-optimal.ledger").count == 20
     assert students.main([*command, *STUDENTS_OF_ONE_RUN]) == 2
     assert "has its own settings; --data, --limit" in capsys.readouterr().err
+
+
+def test_a_student_of_soft_labels_is_scored_by_their_largest_entry() -> None:
+    students = recipe("04_students")
+    teachers = [nn.Sequential(nn.Flatten(), nn.Linear(784, 2)) for _ in range(3)]
+    images, labels = torch.rand(40, 1, 28, 28), torch.arange(40) % 2
+    task = data.Task("noise", "made up", "none", *[images, labels] * 3)
+    found = []
+    for source, mechanism in (("noise-free", dt.NoiseFreeMajority()), ("mean", dt.MeanProbabilities())):
+        ensemble = dt.PrivateMajorityEnsemble(teachers, mechanism, ledger=dt.PrivacyLedger())
+        found.append(students.teach(source, ensemble, task, queries=10, seed=1, steps=2, aware=True))
+    assert all(0 <= accuracy <= 1 for pair in found for accuracy in pair)
+    some = {"supervised": {source: {"labels": [0.5], "student": [0.6]} for source in students.SOURCES | students.SOFT}}
+    assert "mean probabilities" in students.table(some)
 
 
 def test_a_student_of_true_labels_asks_nobody() -> None:
