@@ -70,6 +70,11 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
 
     Raises:
         DarrmError: matplotlib is not installed.
+
+    >>> from darrm_torch import self_bounding_noise
+    >>> axes = plot_noise(self_bounding_noise(teachers=11, allowance=3))
+    >>> axes.get_xlabel()
+    'votes for class 1, of 11'
     """
     axes = _axes(axes)
     drawn, look = len(axes.get_lines()), _next_look(axes)
@@ -119,6 +124,10 @@ def plot_plurality(
         InvalidArgument: the mechanism is built for other numbers of teachers or classes, or for any numbers and none
             are given.
         DarrmError: matplotlib is not installed.
+
+    >>> from darrm_torch import PermuteAndFlip
+    >>> plot_plurality(PermuteAndFlip(epsilon=1.0), teachers=5, classes=3).get_xlabel()
+    'lead of the plurality, in votes of 5'
     """
     axes = _axes(axes)
     from matplotlib.patches import Patch
@@ -199,6 +208,13 @@ def plot_label_profile(
     Raises:
         InvalidArgument: the teachers promise nothing, or the mechanism is built for any number of teachers.
         DarrmError: matplotlib is not installed.
+
+    >>> from darrm_torch import self_bounding_noise
+    >>> axes = plot_label_profile(
+    ...     self_bounding_noise(teachers=3, allowance=1), PrivacyGuarantee(epsilon=0.5), points=3
+    ... )
+    >>> axes.get_ylabel()
+    'delta'
     """
     if isinstance(noise, DaRRM):
         noise = noise.noise
@@ -267,6 +283,11 @@ def plot_frontier(
 
     Raises:
         DarrmError: matplotlib is not installed.
+
+    >>> from darrm_torch import plan
+    >>> answer = plan(teachers=3, teacher=PrivacyGuarantee(epsilon=0.5), label_target=PrivacyGuarantee(epsilon=1.0))
+    >>> plot_frontier(answer, [0.5, 1.0]).get_ylabel()
+    'agreement with the majority'
     """
     axes = _axes(axes)
     target = plan.targets[-1]
@@ -335,6 +356,12 @@ def plot_ledger(
     Raises:
         InvalidArgument: an empty ledger.
         DarrmError: matplotlib is not installed.
+
+    >>> ledger = PrivacyLedger(cost=PrivacyGuarantee(epsilon=0.1))
+    >>> ledger.answer([b"one input"], lambda new: [1 for _ in new])
+    [1]
+    >>> plot_ledger(ledger).get_title()
+    'Ledger'
     """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 

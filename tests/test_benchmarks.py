@@ -65,6 +65,7 @@ def test_runner_writes_everything_and_fails_on_a_regression(
     assert "regression: certificate, K=3: seconds is 0.375" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_benchmark_measures() -> None:
     (all_of_them, two) = oracle.measure(sizes=(3,), repeat=1)
     assert (all_of_them["case"], all_of_them["compositions"]) == ("K=3, r=3", 10)

@@ -22,6 +22,7 @@ from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 from ..privacy.units import RECORD, Neighbours
+from ..reprs import cut
 from ..teachers.allocations import check_constants, check_slices, settled_allocation
 from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
@@ -69,6 +70,17 @@ class PrivateMajorityEnsemble(nn.Module):
             mechanism built for another number of teachers or classes or for a smaller overlap.
         UnprovenPrivacy: the weights of a teacher are not those that its profile was read with.
         LedgerError: the ledger belongs to other teachers, other promises, another mechanism or other rules.
+
+    >>> from darrm_torch import DaRRM, PrivacyLedger, self_bounding_noise
+    >>> teacher = PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.1))
+    >>> mechanism = DaRRM(self_bounding_noise(teachers=3, allowance=1))
+    >>> ensemble = PrivateMajorityEnsemble(
+    ...     [nn.Linear(4, 2) for _ in range(3)], mechanism, profiles=[teacher] * 3, ledger=PrivacyLedger()
+    ... )
+    >>> ensemble(torch.rand(5, 4)).shape
+    torch.Size([5])
+    >>> print(ensemble.total_privacy(labels=1).guarantee)
+    (0.099981, 1e-05)-DP
     """
 
     @checked
@@ -112,6 +124,12 @@ class PrivateMajorityEnsemble(nn.Module):
         self.mechanism, self.profiles, self.overlap = labeler.mechanism, labeler.profiles, labeler.overlap
         self.allocation, self.neighbours = labeler.allocation, labeler.neighbours
         self.delta, self.ledger, self._labeler = labeler.delta, labeler.ledger, labeler
+
+    def __repr__(self) -> str:
+        networks = f"{len(self.profiles)} x {type(self._teachers[0]).__name__}"
+        return (
+            f"<PrivateMajorityEnsemble of {networks}: {cut(self.mechanism)}, overlap {self.overlap}, {self.ledger!r}>"
+        )
 
     @classmethod
     @checked

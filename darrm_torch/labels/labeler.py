@@ -26,6 +26,7 @@ from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy, total_privacy
 from ..privacy.units import RECORD, Neighbours, common_unit
+from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
 from .advice import warn_before_labels
@@ -95,6 +96,10 @@ class PrivateLabeler:
     """
 
     @checked
+    def __repr__(self) -> str:
+        what = f"{len(self.profiles)} teachers, overlap {self.overlap}, {self.classes or 'any'} classes"
+        return f"<{type(self).__name__}: {what}, {cut(self.mechanism)}, {self.ledger!r}>"
+
     def __init__(
         self,
         mechanism: Mechanism,

@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple
 from ..arguments import checked
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..reprs import text_or_nothing
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 from .ledger_head import LedgerHead
@@ -290,6 +291,9 @@ given out; 0 more labels fit
                 number += 1
                 stream.write(("," if number > 1 else "") + "\n    " + json.dumps({"number": number, **entry}))
         stream.write("\n  ]\n}\n")
+
+    def __repr__(self) -> str:
+        return f"<PrivacyLedger {self.path!r}{text_or_nothing(lambda: f': {self.count} labels, budget {self.budget}')}>"
 
     def close(self) -> None:
         """Close the file; the ledger opens it again when needed. A ledger in memory forgets nothing and stays open."""

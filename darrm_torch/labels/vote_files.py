@@ -60,6 +60,13 @@ class VoteFile:
     Raises:
         InvalidArgument: a file of another kind or shape, several layouts that fit, values that are no classes, or a
             vote that is missing without ``missing``. The message says which argument resolves it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "votes.csv"
+    ...     _ = file.write_text("north,south,west\\ncat,dog,cat\\ndog,dog,dog\\n")
+    ...     [batch.votes.tolist() for batch in VoteFile(file, teachers=3, classes=["cat", "dog"])]
+    [[[0, 1], [1, 1], [0, 1]]]
     """
 
     @checked

@@ -51,6 +51,9 @@ class AccountantCheckpoint(L.Callback):
         self._public_steps = 0
         self._watched_before = 0  # the steps of the training that this one resumes, if all were watched
 
+    def __repr__(self) -> str:
+        return f"<AccountantCheckpoint: {self.steps} steps>"
+
     @property
     def steps(self) -> int:
         """The number of steps that the accountant has recorded."""

@@ -104,6 +104,9 @@ class PrivateLabelDataModule(L.LightningDataModule):
         if self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING:
             self.label()
 
+    def __repr__(self) -> str:
+        return f"<PrivateLabelDataModule: {len(self._public)} public inputs, {self._ensemble!r}>"
+
     def setup(self, stage: str) -> None:
         """Send the labels to all processes."""
         if stage == "fit" and self.trainer is not None:

@@ -24,6 +24,9 @@ class PrivacyReport(L.Callback):
     def __init__(self, ensemble: PrivateMajorityEnsemble) -> None:
         self._ensemble = ensemble
 
+    def __repr__(self) -> str:
+        return f"PrivacyReport({self._ensemble!r})"
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log ``privacy/labels``, and epsilon and delta of one label and of all together, to every logger.
 

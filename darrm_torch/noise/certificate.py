@@ -16,6 +16,7 @@ from ..arguments import checked
 from ..arrays import FloatArray
 from ..errors import PrivacyViolation, check_number
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from ..reprs import short_repr
 from .grid import gamma_digest, is_monotone, label_law, on_grid
 from .priors import vote_law
 from .regions import Region, Teacher, check_overlap, check_target, growth_at_least, teacher_region
@@ -91,6 +92,8 @@ class Certificate:
     rigorous: bool = False
     optimality_gap: float | None = None
     seal: str = field(default="", repr=False, compare=False)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         if not self.loss <= self.bound:

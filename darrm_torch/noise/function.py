@@ -19,6 +19,7 @@ from ..arguments import as_array, checked
 from ..arrays import FloatArray
 from ..errors import DarrmError, InvalidArgument, PrivacyViolation, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
+from ..reprs import cut
 from .certificate import Certificate, certify_region
 from .grid import GRID, MOST_TEACHERS, gamma_digest, label_law, on_grid
 from .priors import IndependentVotes, Prior, check_prior, majority_lead, vote_law
@@ -142,8 +143,9 @@ class NoiseFunction:
         return float(errors.mean()), float(errors.std(ddof=1) / math.sqrt(samples))
 
     def __repr__(self) -> str:
+        gamma = np.array2string(self.gamma, separator=", ", threshold=16, max_line_width=2**10)
         tie = "" if self.teachers % 2 else f"; {self.teachers // 2} votes are a tie, and a fair coin decides"
-        return f"NoiseFunction(gamma={self.gamma!r}, certificate={self.certificate!r}{tie})"
+        return f"NoiseFunction(gamma={gamma}, certificate={cut(self.certificate)}{tie})"
 
     def to_json(self) -> str:
         """The noise function as text; :meth:`from_json` restores it bit for bit."""

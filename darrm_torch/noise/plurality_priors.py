@@ -35,6 +35,11 @@ class PluralityVotes:
 
     Raises:
         InvalidArgument: a number out of range.
+
+    >>> from darrm_torch import SelfBoundingPlurality
+    >>> table = SelfBoundingPlurality(teachers=3, classes=3, allowance=2.0, prior=PluralityVotes(accuracy=0.7))
+    >>> 0.6 < table.expected_accuracy(PluralityVotes(accuracy=0.7)) < 0.8
+    True
     """
 
     accuracy: float

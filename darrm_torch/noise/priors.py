@@ -38,6 +38,9 @@ class IndependentVotes:
 
     Raises:
         InvalidArgument: a mean outside [0, 1].
+
+    >>> IndependentVotes(mean=0.75).law(3).round(3).tolist()  # of 0, 1, 2 and 3 votes for class 1
+    [0.016, 0.141, 0.422, 0.422]
     """
 
     mean: float = 0.75
@@ -66,6 +69,9 @@ class SharedVotes:
 
     Raises:
         InvalidArgument: an end outside [0, 1], or ``low > high``.
+
+    >>> SharedVotes(low=0.0, high=1.0).law(3).round(3).tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
 
     low: float = 0.5
@@ -103,6 +109,9 @@ class BetaVotes:
 
     Raises:
         InvalidArgument: a parameter that is not positive and finite.
+
+    >>> BetaVotes(a=1.0, b=1.0).law(3).round(3).tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
 
     a: float

@@ -57,6 +57,13 @@ def fetch_noise(
 
     Raises:
         InvalidArgument: bad input, or a ``cache_dir`` that cannot be written to.
+
+    >>> import tempfile
+    >>> teacher, target = PrivacyGuarantee(epsilon=0.1), PrivacyGuarantee(epsilon=0.2)
+    >>> with tempfile.TemporaryDirectory() as folder:  # the second call reads what the first one stored
+    ...     noises = [fetch_noise(teachers=3, teacher=teacher, target=target, cache_dir=folder) for _ in range(2)]
+    >>> noises[0] == noises[1]
+    True
     """
     count = check_integer("teachers", teachers, low=1, high=MOST_OPTIMIZED, cure=TOO_MANY)
     profile = teacher_profile(teacher, count)

@@ -20,6 +20,7 @@ from ..privacy.allocation_prices import allocated_epsilon
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
+from ..reprs import fenced
 
 __all__ = ["Design", "DesignRow", "design"]
 
@@ -212,6 +213,14 @@ class Design:
             "One model on all records would carry less noise. Silos that can add up clipped gradients securely train "
             "it without pooling records (federated DP-SGD).",
         ]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Design: {self.records} records, {self.data}, {self.total}; {len(self.rows)} rows, best {self.best.name}>"
+        )
+
+    def _repr_markdown_(self) -> str:
+        return fenced(self)
 
     def __str__(self) -> str:
         """For 80 columns."""

@@ -23,6 +23,7 @@ from ..noise.priors import Prior
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
+from ..reprs import fenced
 from . import builders
 from .beliefs import Accuracy, stated_beliefs
 from .families import Family, families
@@ -226,6 +227,14 @@ class Plan(Request):
         """All of it, ready for JSON."""
         values = plan_values(self, self.rows, self.best) | {"juries_win_from": self.juries_win_from}
         return values | {"one_model": None if self.one_model is None else self.one_model.to_dict()}
+
+    def __repr__(self) -> str:
+        best = "nothing keeps the target" if self.best is None else f"best {self.best.name}"
+        asked = f"{self.teachers} teachers, {self.classes} classes, overlap {self.overlap}, {self.labels} labels"
+        return f"<Plan: {asked}; {len(self.rows)} strategies, {best}>"
+
+    def _repr_markdown_(self) -> str:
+        return fenced(self)
 
     def __str__(self) -> str:
         """For 80 columns."""

@@ -54,6 +54,11 @@ class Strategy:
     code: str = ""
     standard_error: float = 0.0
 
+    def __repr__(self) -> str:
+        worth = "" if self.agreement is None else f", agreement {self.agreement:.3f}"
+        cost = "" if self.total is None else f", epsilon {self.total.epsilon:.4g} at delta {self.total.delta:.3g}"
+        return f"<Strategy {self.name}{worth}{cost}, {'keeps' if self.meets else 'misses'} the target>"
+
     @property
     def own_randomness(self) -> bool:
         """Whether it protects whatever the teachers are."""

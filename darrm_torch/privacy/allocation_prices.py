@@ -123,6 +123,11 @@ def jury_delta(
 
     Raises:
         InvalidArgument: a value out of range.
+
+    >>> teacher = PrivacyGuarantee(epsilon=0.5, delta=1e-6)
+    >>> one, all_of_them = (jury_delta(teacher, 0.1, teachers=11, overlap=1, voters=voters) for voters in (1, 11))
+    >>> one < all_of_them
+    True
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
     return _jury(as_profile("profile", profile), teachers, overlap, voters)(epsilon)
@@ -213,6 +218,11 @@ def self_bounding_delta(
 
     Raises:
         InvalidArgument: a value out of range, or an allocation with ``overlap`` above 1 or with weights.
+
+    >>> from darrm_torch import RandomAllocation
+    >>> allocation = RandomAllocation(teachers=11)
+    >>> self_bounding_delta(PrivacyGuarantee(epsilon=0.5), allocation, 0.5, allowance=1.0)
+    0.0
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
     if allocation.overlap > 1 or allocation.weights:

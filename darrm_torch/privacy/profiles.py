@@ -11,6 +11,7 @@ from typing import Any
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
+from ..reprs import short_repr
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .loss_distributions import (
     LARGEST_EPSILON,
@@ -63,6 +64,8 @@ class PrivacyProfile:
     reading: Any = field(default=None, compare=False, repr=False)
     unlike: tuple[PrivacyProfile, ...] = field(default=(), repr=False)
     unit: ProtectedUnit = field(default=RECORD, compare=False, repr=False)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         steps: Counter[tuple[float, float, int]] = Counter()

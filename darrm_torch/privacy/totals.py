@@ -99,6 +99,10 @@ class TotalPrivacy:
             "assumptions": list(self.assumptions),
         }
 
+    def __repr__(self) -> str:
+        numbers = f"epsilon={self.epsilon!r}, delta={self.delta!r}, labels={self.labels!r}"
+        return f"TotalPrivacy({numbers}, route={self.route.name!r})"
+
     def __str__(self) -> str:
         what = "1 label" if self.labels == 1 else f"{self.labels} labels together"
         cost = f"({format_bound(self.epsilon)}, {format_bound(self.delta, 3)})-DP for {self.unit}"

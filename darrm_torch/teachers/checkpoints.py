@@ -258,6 +258,12 @@ def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, An
     Raises:
         InvalidArgument: the file cannot be read, holds no weights, weights that are not finite, or those of another
             network than ``model``. The message says which, and ``model`` stays as it was.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"state_dict": nn.Linear(4, 2).state_dict(), "epoch": 3}, f"{folder}/teacher.pt")
+    ...     load_teacher(f"{folder}/teacher.pt", nn.Linear(4, 2))
+    {'epoch': 3}
     """
     return load_weights(
         file, model, cure="Load it into the network that was trained, or train this one in a new folder."

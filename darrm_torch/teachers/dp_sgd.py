@@ -37,6 +37,10 @@ class TrainingSettings:
         batch_size: expected (Poisson-sampled) batch size, also the divisor of the summed noisy gradient.
         epochs: passes over a shard of the nominal size.
         learning_rate: of SGD without momentum.
+
+    >>> settings = TrainingSettings(noise_multiplier=2.0, batch_size=32, epochs=3)
+    >>> settings.steps_per_epoch(1000)
+    32
     """
 
     noise_multiplier: float | None = 12.0

@@ -57,6 +57,14 @@ def check_independent(
 
     Raises:
         UnprovenPrivacy: two of them are not independent, or one record is in more than ``overlap`` of the loaders.
+
+    >>> from torch import nn
+    >>> check_independent([[(12.0, 0.1, 10)], [(12.0, 0.1, 10)]])  # plain histories say nothing about noise
+    >>> start = nn.Linear(4, 2)
+    >>> check_independent(modules=[start, start])
+    Traceback (most recent call last):
+    ...
+    darrm_torch.errors.UnprovenPrivacy: ...
     """
     sources, optimizers, data_loaders = list(sources), list(optimizers), list(data_loaders)
     accountants = [

@@ -22,6 +22,7 @@ from ..errors import InvalidArgument, UnprovenPrivacy, check_number
 from ..files import weights_in
 from ..privacy.allocation import RandomAllocation
 from ..privacy.profiles import PrivacyProfile
+from ..reprs import short_repr
 from .accountants import accountant_epsilon
 from .checkpoints import (
     check_finite,
@@ -87,6 +88,7 @@ class PrivacyReading:
     common: int = 0
     watched: bool = False
     notes: tuple[str, ...] = ()
+    __repr__ = short_repr
 
     @property
     def stated_epsilon(self) -> float:
@@ -306,6 +308,10 @@ def read_teachers(
     Raises:
         UnprovenPrivacy: see :func:`read_privacy` and :func:`check_independent`.
         InvalidArgument: see :func:`read_privacy`; or the lists differ in length.
+
+    >>> teachers = read_teachers([[(12.0, 1 / 35, 175)], [(12.0, 1 / 35, 175)]])
+    >>> [round(teacher.epsilon(1e-4), 4) for teacher in teachers]
+    [0.0751, 0.0751]
     """
     if initial is not None:
         state_of(initial, "initial")

@@ -226,6 +226,14 @@ def forget_draws(private_folder: str | os.PathLike[str]) -> None:
 
     Raises:
         InvalidArgument: others can read the folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     private = Path(folder) / "private"
+    ...     shards = assign_shards(20, teachers=3, private_folder=private)
+    ...     forget_draws(private)
+    ...     [file.name for file in private.iterdir()]
+    ['draw.json']
     """
     folder = open_private(private_folder)
     for file in (folder / _DRAWS, folder / _KEY, *folder.glob("*-data.sha256")):

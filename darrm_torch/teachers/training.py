@@ -90,7 +90,8 @@ def train_teachers(
         insecure_seed: makes the run repeatable. Anyone who knows the seed knows the noise: for tests and studies only.
         secure: draw noise and batches from AES-256 in counter mode, keyed by the operating system, instead of Torch's
             generator with a 63-bit seed, and protect the noise against floating-point attacks as Opacus' secure mode
-            does. It needs ``pip install 'darrm-torch[secure]'``.
+            does. Training the paper's network (16,386 weights, batches of 32, one thread) takes about a third longer:
+            2.8 s become 3.7 s of processor time for 128 steps. It needs ``pip install 'darrm-torch[secure]'``.
         progress: show a progress bar.
 
     Returns:

@@ -61,6 +61,12 @@ def watch_training(optimizer: Any) -> None:
 
     Raises:
         InvalidArgument: it is no optimizer of Opacus, or one of ghost clipping, whose module clips.
+
+    >>> import torch
+    >>> from opacus.optimizers import DPOptimizer
+    >>> sgd = torch.optim.SGD(torch.nn.Linear(4, 2).parameters(), lr=0.1)
+    >>> optimizer = DPOptimizer(sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8)
+    >>> watch_training(optimizer)  # from now on every step is recorded
     """
     if not all(hasattr(optimizer, name) for name in ("clip_and_accumulate", "add_noise", "original_optimizer")):
         raise InvalidArgument("optimizer", "the one that make_private returned", type(optimizer).__name__)

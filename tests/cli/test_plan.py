@@ -119,6 +119,7 @@ def test_plan_with_random_allocation(folder: Path, capsys: pytest.CaptureFixture
     assert max(map(len, text.splitlines())) < 80
 
 
+@pytest.mark.slow
 def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     arguments = ("plan", "--teachers", "5", "--teacher", "0.1", "--label-target", "0.1", "--agreement", "0.9")

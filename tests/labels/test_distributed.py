@@ -220,6 +220,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     return folder, finish(start("all", folder, 2), folder)
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_labels_of_one(pair: tuple[Path, list[int]]) -> None:
     check_labels(pair[0], 2)
 

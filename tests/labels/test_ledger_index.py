@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, strategies as st
 
 from darrm_torch.labels import ledger_index
@@ -35,6 +36,7 @@ def test_keys_whose_digests_begin_alike_are_different() -> None:
         assert index.find([bytes([3]), bytes([9]), bytes([0])]) == [3, None, 0]
 
 
+@pytest.mark.slow
 def test_a_million_labels_need_at_most_60_bytes_each() -> None:
     tracemalloc.start()
     index = LabelIndex()

@@ -227,6 +227,7 @@ def test_torch_in_torch_out(make, device: str) -> None:
         for name, make in MECHANISMS.items()
     ],
 )
+@pytest.mark.slow
 def test_the_compiler_leaves_it_alone(make) -> None:
     """The code around a mechanism is compiled; the compiler sees nothing of the mechanism itself."""
     seen = []

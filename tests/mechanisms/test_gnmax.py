@@ -246,6 +246,7 @@ def test_noise_calibrated_on_the_label_keeps_the_target(labels: int) -> None:
     assert mechanism.sigma < 0.8 * GNMax.calibrated(target, labels=labels).sigma
 
 
+@pytest.mark.slow
 def test_noise_calibrated_on_the_label_for_ten_classes() -> None:
     """Eleven teachers, one label at (0.5, 1e-5): about half the noise; 100 labels at (8, 1e-5): three quarters."""
     for labels, epsilon, sigma in ((1, 0.5, 5.35), (100, 8.0, 6.39)):

@@ -181,6 +181,7 @@ def test_the_released_cost_is_an_upper_bound_of_the_published_one() -> None:
         assert best * (1 - 1e-9) <= ours <= best * 1.05
 
 
+@pytest.mark.slow
 def test_sanitised_cost_bounds_the_cost_from_above() -> None:
     counts = np.array([[249, 1, 0]] * 3000 + [[170, 60, 20]] * 20)
     order, delta = 12.0, 1e-6
@@ -252,6 +253,7 @@ def test_release_of_real_votes_costs_no_more_than_claimed(here, there, sigma: fl
     assert exact_divergence(order, shift * wide / narrow, 1.0, wide / narrow) <= claimed * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_released_figures_lie_on_no_grid_of_their_own() -> None:
     """A grid in proportion to the sensitivity would reveal the sensitivity, and so the votes."""
     counts, order, delta = np.array([[250, 0, 0]] * 500), 12.0, 1e-6

@@ -160,6 +160,7 @@ def worst_label_loss(law_of_one: np.ndarray, teachers: int, epsilon: float, delt
     return worst
 
 
+@pytest.mark.slow
 def test_labels_of_private_teachers_keep_their_promise() -> None:
     """DaRRM with certified gammas of both kinds and the noise-free majority: (m epsilon, m delta) on every setting."""
     generator = np.random.default_rng(1)

@@ -203,6 +203,7 @@ def _fetch(folder: str) -> str:
     return [fetch_noise(**ARGUMENTS, cache_dir=folder).to_json() for _ in range(20)][-1]
 
 
+@pytest.mark.slow
 def test_several_processes_at_once(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         texts = pool.map(_fetch, [str(tmp_path)] * 6)

@@ -70,6 +70,7 @@ def test_the_table_of_the_theory(epsilon: float) -> None:
     check_price(wide, total)
 
 
+@pytest.mark.slow
 def test_rows_keep_the_total_and_say_what_they_rest_on(pooled: Design) -> None:
     one, disjoint, four, wide = pooled.rows
     for row in pooled.rows:
@@ -86,6 +87,7 @@ def test_rows_keep_the_total_and_say_what_they_rest_on(pooled: Design) -> None:
     assert [round(row.expected_batch) for row in pooled.rows] == [1714, 143, 571, 6857]
 
 
+@pytest.mark.slow
 def test_the_text_is_honest_about_one_model(pooled: Design) -> None:
     text = " ".join(str(pooled).split())
     assert pooled.best is pooled.one_model
@@ -126,6 +128,7 @@ def test_silos_gain_nothing_from_secrecy() -> None:
     assert max(map(len, str(answer).splitlines())) < 80
 
 
+@pytest.mark.slow
 def test_as_json(pooled: Design) -> None:
     plain = json.loads(json.dumps(pooled.to_dict()))
     assert plain["total"] == [1.0, 1e-5]

@@ -168,6 +168,7 @@ def test_the_smallest_number_is_found_in_few_steps(value: Callable[[float], floa
     assert len(set(asked)) == len(asked)
 
 
+@pytest.mark.slow
 def test_what_an_agreement_costs_is_the_least() -> None:
     teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
     answer = dt.plan(teachers=5, teacher=teacher, label_target=PrivacyGuarantee(epsilon=0.1, delta=1e-4))
@@ -178,6 +179,7 @@ def test_what_an_agreement_costs_is_the_least() -> None:
         assert row_of(answer.at(costs[name] * 0.98), name).agreement < 0.9
 
 
+@pytest.mark.slow
 def test_what_fewer_teachers_cost_is_not_said_of_all() -> None:
     """Five of eleven agree to 0.907 and cost three teachers; all eleven cost six."""
     teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
@@ -717,6 +719,7 @@ def test_juries_allocation_and_noise_stand_side_by_side(allocated: Plan) -> None
     assert plain["juries_win_from"] == allocated.juries_win_from
 
 
+@pytest.mark.slow
 def test_noise_wins_for_one_label_of_a_small_total() -> None:
     """One label: a random voter costs as much either way, and with more to spend noise gains on a jury first."""
     total = PrivacyGuarantee(epsilon=0.005, delta=3e-4)
@@ -733,6 +736,7 @@ def test_noise_wins_for_one_label_of_a_small_total() -> None:
     assert (noise.agreement or 0) > (jury.agreement or 1)
 
 
+@pytest.mark.slow
 def test_a_price_that_needs_no_secret_says_so() -> None:
     strict = PrivacyGuarantee(epsilon=0.01, delta=1e-4)
     answer = dt.plan(teachers=11, teacher=PAPER, label_target=strict, allocation=dt.RandomAllocation(teachers=11))

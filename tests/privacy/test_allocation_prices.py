@@ -244,6 +244,7 @@ def test_never_more_than_without_secrecy_and_monotone(run, teachers, overlap, de
 
 @settings(max_examples=8, deadline=None)
 @given(low=st.floats(0, 3), more=st.floats(0, 3), teachers=st.integers(1, 30), voters=st.integers(1, 30))
+@pytest.mark.slow
 def test_delta_falls_with_epsilon_and_grows_with_the_jury(low, more, teachers, voters):
     allocation, voters = RandomAllocation(teachers=teachers), min(voters, teachers)
     assert allocated_delta(STRONG, allocation, low + more) <= allocated_delta(STRONG, allocation, low) * (1 + 1e-12)
@@ -452,6 +453,7 @@ def compare_with_simulation(count, seed, batches=40):
     return decided, caught
 
 
+@pytest.mark.slow
 def test_simulation():
     decided, caught = compare_with_simulation(6, seed=1)
     assert decided >= 4

@@ -20,6 +20,7 @@ RUN = {"sample_rate": 1 / 35, "steps": 175}
     ("epsilon", "teachers", "overlap", "sigma"),
     [(0.1, 11, 1, 3.62), (0.25, 11, 1, 1.73), (0.25, 12, 3, 4.466), (1.0, 12, 4, 1.829), (4.0, 12, 4, 0.871)],
 )
+@pytest.mark.slow
 def test_the_figures_with_random_allocation(epsilon: float, teachers: int, overlap: int, sigma: float) -> None:
     allocation = RandomAllocation(teachers=teachers, overlap=overlap)
     noise = calibrate_noise(PrivacyGuarantee(epsilon=epsilon, delta=1e-5), allocation=allocation, **RUN)

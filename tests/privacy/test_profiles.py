@@ -200,6 +200,7 @@ promises = st.builds(PrivacyGuarantee, epsilon=st.floats(0, 3), delta=st.floats(
 
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(history=histories, promise=st.none() | promises, count=st.integers(1, 4))
+@pytest.mark.slow
 def test_profiles_are_values(history, promise, count):
     profile = PrivacyProfile.from_dp_sgd(history)
     if promise is not None:

@@ -568,6 +568,7 @@ def test_an_allocation_fits_the_teachers(options, name):
         dt.total_privacy(**{**situation, "allocation": ALLOCATION, **options})
 
 
+@pytest.mark.slow
 def test_replacing_a_record_costs_more_than_adding_one():
     """Slices of a list: overlap 1 holds for replacing a record only."""
     given = {"teachers": [PAPER] * 11, "overlap": 1, "mechanism": NoiseFreeMajority(), "labels": 9, "delta": 3e-4}

@@ -21,6 +21,7 @@ def trained(noise: float, rate: float, steps: int) -> PrivacyProfile:
 SIX = tuple(trained(3.0, 1 / n, 10 * n) for n in range(6, 12))
 
 
+@pytest.mark.slow
 def test_two_of_six_teachers_cost_what_the_worst_pair_does() -> None:
     pairs = [one.compose(other).epsilon(1e-5) for one, other in itertools.combinations(SIX, 2)]
     total = dt.total_privacy(teachers=SIX, overlap=2, mechanism=NoiseFreeMajority(), labels=7, delta=1e-5)

@@ -36,6 +36,7 @@ def own_models() -> tuple[Any, ...]:
         return tuple(own.train_teachers_of_your_own())
 
 
+@pytest.mark.slow
 def test_readme_example_runs(own_models: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "README.md").read_text()

@@ -93,6 +93,7 @@ def test_the_declared_number_of_records_does_not_depend_on_the_data() -> None:
     assert data.load_all_classes("mnist-5000", limit=40).declared_records == 4000
 
 
+@pytest.mark.slow
 def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert demo.main([*SMALL, "--run", str(run)]) == 0

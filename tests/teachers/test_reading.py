@@ -463,6 +463,7 @@ def test_an_accountant_that_fails_is_replaced_and_said_so(epsilon, word, monkeyp
     assert any(word in note and "our own bound stands in" in note for note in reading.notes)
 
 
+@pytest.mark.slow
 def test_an_accountant_that_would_take_long_is_not_run():
     for history in ([(0.1, 0.01, 100)], [(1.0 + 0.01 * i, 0.1, 3) for i in range(25)]):
         notes = read_privacy(history).reading.notes

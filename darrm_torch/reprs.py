@@ -1,0 +1,44 @@
+"""Representations that fit on a screen, however much an object holds."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+__all__ = ["cut", "fenced", "short_repr", "text_or_nothing"]
+
+_SHORT = reprlib.Repr()
+_SHORT.maxtuple = _SHORT.maxlist = _SHORT.maxdict = 4
+_SHORT.maxstring = _SHORT.maxother = 100
+
+
+def short_repr(value: Any) -> str:
+    """``Type(field=value, ...)`` of a dataclass, with long values cut.
+
+    >>> from darrm_torch import PrivacyProfile
+    >>> PrivacyProfile.from_dp_sgd([(2.0 + step, 0.1, 1) for step in range(100)])
+    PrivacyProfile(dp_sgd=((2.0, 0.1, 1), (3.0, 0.1, 1), (4.0, 0.1, 1), (5.0, 0.1, 1), ...), promises=())
+    """
+    pairs = [(field.name, getattr(value, field.name)) for field in fields(value) if field.repr]
+    return f"{type(value).__name__}({', '.join(f'{name}={_SHORT.repr(part)}' for name, part in pairs)})"
+
+
+def cut(value: Any, most: int = 300) -> str:
+    """The representation of a value, cut to ``most`` characters."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def fenced(value: Any) -> str:
+    """The text of a value as Markdown, for notebooks."""
+    return f"```text\n{value}\n```"
+
+
+def text_or_nothing(text: Callable[[], str]) -> str:
+    """A text that may need a file which is closed or in use: a representation must not fail."""
+    try:
+        return text()
+    except Exception:
+        return ""
