@@ -46,8 +46,8 @@ class Voter(Protocol):
     """A teacher that votes: a model in another process, at another site, or a file of votes.
 
     Attributes:
-        digest: names the teacher. It changes whenever the teacher does, such as
-            :func:`~darrm_torch.weights_digest` of its weights. Only the ledger stores it.
+        digest: names the teacher. It changes whenever the teacher does, such as a digest of its weights. Only the
+            ledger stores it.
     """
 
     digest: str
