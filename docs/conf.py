@@ -35,8 +35,8 @@ nitpick_ignore_regex = [
 ]
 # Internal names that docstrings mention.
 _INNER = (
-    "AnyVotes Charge FloatArray LabelProfile NoisyCounts PricedMechanism PureLabels Standings VoteTable gamma_digest "
-    "_Table smooth_release_renyi"
+    "AnyVotes Belief Charge FloatArray IntArray LabelProfile NoiseFree NoisyCounts PricedMechanism ProtectedUnit "
+    "PureLabels Standings VoteTable _Table gamma_digest smooth_release_renyi split_votes"
 )
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.[\w.]+\.)?{name}") for name in _INNER.split()]
 

@@ -35,7 +35,7 @@ class PrivacyProfile:
 
     A profile stores the releases themselves, not numbers computed from them. So profiles can be composed, compared and
     saved exactly, and the curve is computed on demand. It covers neighbours with one record more and with one record
-    less, or what :attr:`unit` says. Every epsilon and delta is an upper bound: the privacy loss distributions of
+    less, or what ``unit`` says. Every epsilon and delta is an upper bound: the privacy loss distributions of
     `dp_accounting` are rounded pessimistically, and an allowance covers the rounding errors of floating point and of
     Fourier transforms. If delta is so small that the allowance would dominate, Renyi accounting gives the epsilon.
     Create a profile with :meth:`from_dp_sgd`, :meth:`from_guarantee` or :func:`darrm_torch.read_privacy`.
