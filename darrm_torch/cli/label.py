@@ -356,11 +356,16 @@ def _strength(chosen: Any) -> dict[str, Any]:
     ways = FAMILIES[chosen.mechanism].strengths
     given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
     if (len(given) != 1 or given[0] not in ways) if ways else given:
-        cure = "Set the most that all labels may cost with --budget." if "total_target" not in ways else ""
+        cure = ""
+        if ways and not given:
+            amount = "--allowance 1 (what one teacher costs)" if "allowance" in ways else "--total-target 1,1e-5"
+            cure = f"It says how strong the noise is, for example {amount}."
+        elif "total_target" in given:
+            cure = "Set the most that all labels may cost with --budget."
         raise InvalidArgument(
             f"--mechanism {chosen.mechanism}",
             f"used with {f'one of {option_names(ways)}' if ways else 'no allowance or target'}",
-            option_names(given) or "none",
+            option_names(given) or None,
             cure,
         )
     if chosen.jury is not None and chosen.mechanism not in ("noise-free", "mean-probabilities"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_number
+from ..privacy.guarantees import PrivacyGuarantee
 from .files import check_ending, given_files
 from .parser import option_name, option_names
 from .promises import checked_allocation, naming, with_jury
@@ -17,6 +18,7 @@ from .values import guarantee, read_guarantee
 if TYPE_CHECKING:
     from ..labels.labeler import PrivateLabeler
     from ..labels.ledger import PrivacyLedger
+    from ..privacy.profiles import PrivacyProfile
 
 __all__ = ["OF_VOTES", "Votes", "add_arguments"]
 
@@ -122,6 +124,8 @@ class Votes:
             expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
             raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
         allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
+        if "allowance" in strength and profiles is not None and not FAMILIES[chosen.mechanism].adds_up:
+            strength = {"label_target": self._worth_of(strength["allowance"], profiles)}
         mechanism = strongest_mechanism(
             chosen.mechanism,
             teachers=self.teachers,
@@ -144,6 +148,17 @@ class Votes:
             delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
             rules={"names": self.file.classes, "keys": chosen.keys},
         )
+
+    def _worth_of(self, allowance: float, profiles: Sequence[PrivacyProfile]) -> PrivacyGuarantee:
+        """What a label may cost that costs at most as much as ``allowance`` teachers."""
+        chosen = self._chosen
+        check_number("--allowance", allowance, low=0, low_open=True, high_open=True)
+        if self.accountants is None:
+            teacher = read_guarantee(chosen.teacher)
+        else:
+            epsilon = max(profile.epsilon(chosen.delta) for profile in profiles)
+            teacher = PrivacyGuarantee(epsilon=epsilon, delta=chosen.delta)
+        return PrivacyGuarantee(epsilon=allowance * teacher.epsilon, delta=min(1.0, allowance * teacher.delta))
 
     def spending_from(self, labeler: PrivateLabeler, ledger: PrivacyLedger) -> PrivateLabeler:
         """The same labeler with another ledger."""

@@ -53,6 +53,19 @@ def test_votes_become_labels_with_their_keys_and_are_paid_for_once(
     assert rows(tmp_path / "z.csv") == first
 
 
+@pytest.mark.parametrize("kind", ["darrm", "darrm-point"])
+def test_an_allowance_is_counted_in_teachers(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    """For two classes, the default noise takes an allowance for votes as it does for models."""
+    binary = table(tmp_path, VOTES % 2)
+    how = ["--keys=id", "--teachers=5", "--class-count=2", f"--mechanism={kind}", "--teacher=0.5,1e-4", "--json"]
+    assert label(tmp_path, *how, "--allowance=0", votes=binary) == 2
+    assert "--allowance must be a number in (0, inf)" in capsys.readouterr().err
+    assert label(tmp_path, *how, "--overlap=5", "--allowance=2", votes=binary) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["label"]["delta"] == 2e-4
+    assert report["label"]["epsilon"] <= 1.0
+
+
 def test_own_randomness_needs_no_promise_and_stops_at_the_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
