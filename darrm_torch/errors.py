@@ -5,8 +5,10 @@ All of them derive from :class:`ValueError`, so ``except ValueError`` catches ev
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
+import warnings
 from typing import Any
 
 __all__ = [
@@ -73,6 +75,15 @@ class LabelWarning(UserWarning):
     """Labels that cost more than they need to, that no budget pays for, or that are hardly better than guessing."""
 
 
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user: the nearest one outside this library and outside what calls it in between."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _NOT_THE_USER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+_NOT_THE_USER = ("darrm_torch", "torch", "lightning")
 _SECRET = ("counts", "votes", "inputs", "key")  # never shown, whatever is wrong with them
 
 

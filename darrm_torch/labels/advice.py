@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 
-from ..errors import LabelWarning
+from ..errors import LabelWarning, warn_caller
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import NoiseFree, NoiseFreeMajority
 from ..privacy.totals import total_privacy
@@ -38,9 +36,10 @@ def warn_before_labels(
     budget, count = ledger.budget, len(situation["teachers"])
     these = total_privacy(labels=labels, delta=delta, **situation)
     if labels == 1 and budget is not None and not (these.epsilon <= budget.epsilon and these.delta <= budget.delta):
-        _warn(
+        warn_caller(
             f"the labels cannot be paid for: a single one costs {these.guarantee}, over the budget of {budget}. Use "
-            "more noise, state how many teachers one record can affect (overlap=...), or raise the budget"
+            "more noise, state how many teachers one record can affect (overlap=...), or raise the budget",
+            LabelWarning,
         )
         return
     if isinstance(mechanism, NoiseFree):  # its labels carry no noise to warn about
@@ -50,22 +49,17 @@ def warn_before_labels(
     pays = budget is not None and without.epsilon <= budget.epsilon and without.delta <= budget.delta
     if math.isfinite(without.epsilon) and (pays or without.epsilon <= these.epsilon):
         why = "which the budget pays" if pays else f"and {'this one costs' if labels == 1 else f'these {labels} cost'}"
-        _warn(
+        warn_caller(
             f"the labels carry noise that buys nothing: without it any number of labels from these teachers costs "
-            f"{without.guarantee}, {why if pays else f'{why} {these.guarantee}'}. NoiseFreeMajority() adds none"
+            f"{without.guarantee}, {why if pays else f'{why} {these.guarantee}'}. NoiseFreeMajority() adds none",
+            LabelWarning,
         )
     elif labels == 1 and mechanism.classes in (None, 2):
         most = math.ceil(_AGREE * count)
         chance = float(mechanism.label_probabilities(np.array([[count - most, most]]))[0, 1])
         if chance < 0.5 + _LITTLE:
-            _warn(
+            warn_caller(
                 f"the labels are hardly better than guessing: where {most} of {count} teachers agree, a label says so "
-                f"with chance {math.floor(chance * 100) / 100:.2f}. Allow more, or have more teachers"
+                f"with chance {math.floor(chance * 100) / 100:.2f}. Allow more, or have more teachers",
+                LabelWarning,
             )
-
-
-def _warn(message: str) -> None:
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("darrm_torch"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, LabelWarning, stacklevel=level - 1)  # where the user called

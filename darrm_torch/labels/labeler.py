@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ..arguments import checked
 from ..arrays import BoolArray, IntArray
-from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
+from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number, warn_caller
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import NoiseFree
 from ..privacy.allocation import RandomAllocation
@@ -396,9 +395,9 @@ class PrivateLabeler:
         return facts if as_dict else report_as_text(facts, markdown=markdown)
 
 
-def memory_ledger(stacklevel: int = 4) -> PrivacyLedger:
+def memory_ledger() -> PrivacyLedger:
     """A ledger in memory for a caller who named none, with a warning."""
-    warnings.warn(_IN_MEMORY, stacklevel=stacklevel)
+    warn_caller(_IN_MEMORY)
     return PrivacyLedger()
 
 

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from typing import Any, Literal
 import platformdirs
 
 from ..arguments import checked
-from ..errors import DarrmError, InvalidArgument, check_integer
+from ..errors import DarrmError, InvalidArgument, check_integer, warn_caller
 from ..files import keep_copy, write_whole
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import Certificate, certify_scaled
@@ -77,7 +76,7 @@ def fetch_noise(
         "objective": objective,
     }
     question = json.dumps({name: repr(value) for name, value in arguments.items()}, sort_keys=True)
-    folder = Path(platformdirs.user_cache_dir("darrm-torch") if cache_dir is None else cache_dir)
+    folder = _user_folder() if cache_dir is None else Path(cache_dir)
     path = folder / f"noise-{hashlib.sha256(question.encode()).hexdigest()[:32]}.json"
     newer = False
     try:
@@ -91,7 +90,7 @@ def fetch_noise(
         pass
     except (OSError, DarrmError, ValueError, RecursionError) as reason:
         newer = isinstance(reason, _NewerFormatError)
-        warnings.warn(f"{path} is ignored and solved again: {reason}", stacklevel=3)
+        warn_caller(f"{path} is ignored and solved again: {reason}")
     noise = optimize_noise(**arguments | {"teacher": profile}, on_progress=on_progress)
     if newer:
         return noise
@@ -103,8 +102,19 @@ def fetch_noise(
         if cache_dir is not None:
             expected = "a folder that can be written to"
             raise InvalidArgument("cache_dir", expected, str(cache_dir), str(reason)) from None
-        warnings.warn(f"the noise function is not stored in {folder}: {reason}", stacklevel=3)
+        warn_caller(
+            f"the noise function is not stored in {folder}: {reason}. It will be solved again the next time, unless "
+            "XDG_CACHE_HOME names a folder that can be written to"
+        )
     return noise
+
+
+def _user_folder() -> Path:
+    """Where this user's noise functions are stored; a relative path if the user has no home folder."""
+    try:
+        return Path(platformdirs.user_cache_dir("darrm-torch"))
+    except RuntimeError:  # platformdirs raises it in some versions, and returns such a path in others
+        return Path("~/.cache/darrm-torch")
 
 
 class _NewerFormatError(ValueError):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..arguments import checked
-from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
+from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, warn_caller
 from .checkpoints import common_weights, named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
@@ -232,7 +231,7 @@ def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Find
                 raise InvalidArgument("initial", "the weights that the teachers started from", "other shapes", cure)
             update = update - start
             if not update.any():
-                warnings.warn(_NEVER_MOVED.format(number), stacklevel=4)
+                warn_caller(_NEVER_MOVED.format(number))
         updates.append(update / max(float(update.norm()), 1e-30))
         for earlier in range(number):
             if updates[earlier].shape != updates[number].shape:

@@ -33,6 +33,16 @@ def test_a_budget_that_pays_for_no_label_is_reported_when_the_ensemble_is_built(
         build(noise(), epsilon=0.01)
 
 
+def test_a_warning_names_the_line_of_the_user() -> None:
+    with pytest.warns(dt.LabelWarning) as warned:
+        build(noise(), epsilon=0.01)
+    assert [one.filename for one in warned] == [__file__]
+    ensemble = dt.PrivateMajorityEnsemble(networks(), noise(), profiles=[TEACHER] * 5, ledger=dt.PrivacyLedger())
+    with pytest.warns(dt.LabelWarning, match="and these 100 cost") as warned:
+        ensemble.check_budget([torch.randn(100, 4)])
+    assert [one.filename for one in warned] == [__file__]
+
+
 def test_noise_that_buys_nothing_is_reported_when_the_ensemble_is_built() -> None:
     with pytest.warns(dt.LabelWarning, match=r"noise that buys nothing: .*which the budget pays. NoiseFreeMajority"):
         build(noise(), epsilon=3.0)

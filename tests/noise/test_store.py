@@ -182,6 +182,18 @@ def test_without_a_home_nothing_is_stored(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_user_without_a_home_is_told_in_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of platformdirs raise an error for a user whom the system does not know."""
+
+    def fails(*_: str) -> str:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr("platformdirs.user_cache_dir", fails)
+    with pytest.warns(UserWarning, match="no home folder. It will be solved again the next time") as warned:
+        assert fetch_noise(**ARGUMENTS) == optimize_noise(**ARGUMENTS)
+    assert [one.filename for one in warned] == [__file__]
+
+
 def test_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidArgument, match="cache_dir must be a folder that can be written to"):
