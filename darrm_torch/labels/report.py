@@ -72,7 +72,9 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
         others = [r for r in facts["total"]["routes"] if r["applies"] and r["name"] != facts["total"]["route"]]
         paragraphs.append(
             _cost(f"All {given} {released} together are", facts["total"])
-            + "".join(f" By {other['name']} the bound is {format_bound(other['epsilon'])}." for other in others)
+            + "".join(
+                f" The bound by {other['name']} is no lower: {format_bound(other['epsilon'])}." for other in others
+            )
         )
     limit = (
         "no budget"

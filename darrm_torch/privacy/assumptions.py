@@ -30,7 +30,7 @@ def assumptions_of(
             "the data were split."
         )
         if unit.neighbours == "add/remove" and allocation is None:
-            overlap += f" In equal slices of a list it is false: a {unit.name} more moves others."
+            overlap += f" In equal slices of a list it is false: one more {unit.name} moves others."
     if unit.name == "record":
         limit = "A person with several records is protected less."
     elif unit.records > 1:

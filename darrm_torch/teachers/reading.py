@@ -225,8 +225,8 @@ def read_privacy(
     watched = check_watched(record_of(optimizer), history) or bool(record.get("watched"))
     if not (counted_steps(history, optimizer, steps) or watched) and (optimizer is not None or from_file):
         notes.append(
-            "Nothing but the accountant counted the steps (SGD does not): pass steps=, or call "
-            "watch_training(optimizer) before the first one."
+            "Nothing but the accountant counted the steps (SGD does not). To have them checked, call "
+            "watch_training(optimizer) before the first one, or pass steps= to read_privacy."
         )
     rate = check_optimizer(source, module, optimizer, history)
     sampling, records, sampling_notes = _check_sampling(history, data_loader, rate, record, accept)

@@ -498,7 +498,7 @@ def test_random_allocation_adds_routes_and_leaves_the_others_as_they_are():
     assert [route.key for route in total.routes[len(alone.routes) :]] == ["allocation", "allocation-self-bounding"]
     assert total.route.key == "allocation"
     assert 0.0139 < total.epsilon < 0.0141
-    slices = " In equal slices of a list it is false: a record more moves others."
+    slices = " In equal slices of a list it is false: one more record moves others."
     left = {assumption.removesuffix(slices) for assumption in alone.assumptions}
     assert left | set(ALLOCATION.assumptions) == set(total.assumptions)
 
