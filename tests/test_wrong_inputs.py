@@ -232,7 +232,6 @@ CALLS: dict[str, Callable[[], Any]] = {
         "shard_size": 10,
         "batch_size": 5,
     },
-    "PrivacyProfile.for_unit": lambda: (profile(), {"name": "patient", "records": 2}),
     "PrivacyProfile.from_fixed_batches": lambda: {
         "noise_multiplier": 4.0,
         "records": 100,

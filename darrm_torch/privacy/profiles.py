@@ -21,7 +21,7 @@ from .loss_distributions import (
     fixed_batches_curve,
     run_parts,
 )
-from .units import RECORD, ProtectedUnit, common_unit, group_guarantee
+from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
 
 __all__ = ["PrivacyProfile", "as_profile", "as_profiles"]
 
