@@ -342,8 +342,7 @@ class PrivateLabeler:
     def _vote(self, number: int, inputs: Tensor) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
         try:
-            # A copy: what one voter writes into its inputs must not reach another.
-            answer = np.asarray(self._voters[number].vote(inputs.clone()))
+            answer = np.asarray(self._voters[number].vote(inputs.clone()))  # a voter may write into its inputs
             if answer.dtype.kind not in "iu" or answer.shape != (len(inputs),):
                 raise ValueError(f"votes of type {answer.dtype} and shape {answer.shape}, not {len(inputs)} integers")
             if answer.size and (answer.min() < MISSING or answer.max() >= self._class_count()):
