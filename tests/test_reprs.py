@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from torch import nn
 import darrm_torch as dt
 from tests.test_wrong_inputs import CALLS, PLACES, a_plan
 
-NOT_SHOWN = {"plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
+NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
     "plot_frontier",
     "train_teachers",
     "load_teacher",
@@ -35,7 +36,8 @@ def check_short(value: Any) -> None:
     "name", [name for name in CALLS if "." not in name.removeprefix("lightning.") and name not in NOT_SHOWN]
 )
 def test_what_a_call_returns(name: str, tmp_path: Path) -> None:
-    PLACES.update(cache=tmp_path)
+    np.save(tmp_path / "votes.npy", np.zeros((3, 5), dtype=np.int64))
+    PLACES.update(cache=tmp_path, votes=tmp_path / "votes.npy")
     function: Any = dt
     for part in name.split("."):
         function = getattr(function, part)

@@ -227,6 +227,17 @@ CALLS: dict[str, Callable[[], Any]] = {
     "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
     "contiguous_shards": lambda: {"count": 9, "teachers": 3},
+    "declared_loader": lambda: {
+        "dataset": torch.utils.data.TensorDataset(torch.zeros(9, 4)),
+        "shard_size": 10,
+        "batch_size": 5,
+    },
+    "PrivacyProfile.from_fixed_batches": lambda: {
+        "noise_multiplier": 4.0,
+        "records": 100,
+        "batch_size": 10,
+        "steps": 5,
+    },
     "design": lambda: {
         "records": 1000,
         "total": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-5),
@@ -320,6 +331,8 @@ BUILT: dict[str, Callable[[], Any]] = {
     "SelfBoundingPlurality": lambda: dt.SelfBoundingPlurality(teachers=3, classes=2, allowance=1.0),
     "VotePrivatePlurality": lambda: dt.VotePrivatePlurality(teachers=3, classes=2, epsilon=1.0),
 }
+SHARES = np.asarray(VOTES) * 2**24  # of votes: the counts of mean probabilities
+BUILT["MeanProbabilities"] = lambda: dt.MeanProbabilities(teachers=3)
 for _kind in ("SelfBoundingPlurality", "VotePrivatePlurality"):
     CALLS[f"{_kind}.with_shares"] = lambda build=BUILT[_kind]: (build(), {"shares": build().table.shares})
 for _kind, _build in BUILT.items():
@@ -330,7 +343,12 @@ for _kind, _build in BUILT.items():
         "proof": {"labels": 2, "delta": 1e-5},
         "self_bounding_allowance": {"teachers": 3},
     }.items():
+        if _kind == "MeanProbabilities" and "counts" in _arguments:
+            _arguments = {"counts": SHARES}
         CALLS[f"{_kind}.{_method}"] = lambda build=_build, arguments=_arguments: (build(), dict(arguments))
+CALLS["NoiseFreeMajority.draw_juries"] = lambda: (dt.NoiseFreeMajority(jury=2), {"teachers": 3, "items": 2})
+CALLS["MeanProbabilities"] = lambda: {"teachers": 3}
+CALLS["MeanProbabilities.draw_juries"] = lambda: (dt.MeanProbabilities(jury=2), {"teachers": 3, "items": 2})
 
 
 @functools.cache
@@ -346,9 +364,11 @@ PLACES: dict[str, Path] = {}  # filled by a fixture
 NOT_CALLED = {
     "Audit, Certificate, DataDependentGuarantee, Plan, PrivacyReading, PrivacyRoute, SelfBoundingCertificate": "",
     "OneModel, Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
-    "*Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
+    "LabelWarning*, *Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
+    "PrivacyProfile.for_unit": "named as in read_privacy(unit=, records_per_unit=)",
+    "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
     "Voter*": "a protocol",
     "SelfBoundingCertificate.*": "a result",

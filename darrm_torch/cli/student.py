@@ -122,7 +122,7 @@ def _run(options: Any) -> int:
 
 
 COMMAND = Command(
-    summary="Train a student on labels, or on soft labels; this costs no privacy.",
+    summary="Train a student on labels or soft labels; this costs no privacy.",
     example="darrm student --inputs x.npy --labels y.npy --build nets:build --out s.pt",
     add_arguments=_add_arguments,
     run=_run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -336,6 +337,9 @@ class PrivateMajorityEnsemble(nn.Module):
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
+            shape = (len(inputs), most + 1)
+            if not isinstance(juries, np.ndarray) or juries.dtype.kind != "b" or juries.shape != shape:
+                raise InvalidArgument("juries", f"booleans of shape {shape}", type(juries).__name__)
             numbers = [number for number in numbers if juries[:, number].any()]
             juries = juries[:, numbers]
         return self._teachers.counts(inputs, numbers, classes=classes, juries=juries)

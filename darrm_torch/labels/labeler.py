@@ -94,11 +94,11 @@ class PrivateLabeler:
     (0.5, 1e-05)-DP
     """
 
-    @checked
     def __repr__(self) -> str:
         what = f"{len(self.profiles)} teachers, overlap {self.overlap}, {self.classes or 'any'} classes"
         return f"<{type(self).__name__}: {what}, {cut(self.mechanism)}, {self.ledger!r}>"
 
+    @checked
     def __init__(
         self,
         mechanism: Mechanism,
@@ -130,6 +130,8 @@ class PrivateLabeler:
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
+        if not isinstance(rules or {}, Mapping):
+            raise InvalidArgument("rules", "a mapping from names to public facts", rules)
         self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
@@ -155,7 +157,7 @@ class PrivateLabeler:
             "teachers": hashlib.sha256(json.dumps(names).encode()).hexdigest(),
             "mechanism": described(mechanism),
             "promises": hashlib.sha256(json.dumps([one.to_dict() for one in self.profiles]).encode()).hexdigest(),
-            "rules": json.dumps(terms),
+            "rules": _as_json(terms),
         }
         # It holds no teacher: a ledger may be pickled to places where the teachers may not go.
         self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
@@ -339,7 +341,7 @@ class PrivateLabeler:
     def _vote(self, number: int, inputs: Tensor) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
         try:
-            answer = np.asarray(self._voters[number].vote(inputs))
+            answer = np.asarray(self._voters[number].vote(inputs.clone()))  # a voter may write into its inputs
             if answer.dtype.kind not in "iu" or answer.shape != (len(inputs),):
                 raise ValueError(f"votes of type {answer.dtype} and shape {answer.shape}, not {len(inputs)} integers")
             if answer.size and (answer.min() < MISSING or answer.max() >= self._class_count()):
@@ -393,6 +395,13 @@ class PrivateLabeler:
             total=self.total_privacy(labels=given) if given else None,
         )
         return facts if as_dict else report_as_text(facts, markdown=markdown)
+
+
+def _as_json(terms: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(terms)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("rules", "facts that are ready for JSON", type(error).__name__, str(error)) from None
 
 
 def memory_ledger() -> PrivacyLedger:

@@ -11,32 +11,36 @@ import torch
 from torch import Tensor, nn
 
 from ..teachers.checkpoints import equal_bits
-from ..teachers.stacking import same_but_for_weights
+from ..teachers.stacking import own_attributes, same_attributes, same_but_for_weights
 
 __all__ = ["SharedParts", "copies_that_share"]
 
 
 def copies_that_share(networks: Iterable[nn.Module]) -> list[nn.Module]:
-    """Deep copies of the networks, in which weights that equal those of the first copy are the same tensors."""
+    """Deep copies of the networks, in which parameters that equal those of the first copy are the same tensors.
+
+    Each copy has its own buffers: a network may write into them when it votes, which must not reach another teacher.
+    """
     copies: list[nn.Module] = []
-    first: dict[str, Tensor] = {}
+    first: dict[str, nn.Parameter] = {}
     with torch.no_grad():  # with gradients on, the copied weights of TorchScript are not leaves
         for network in networks:
-            mine = _tensors(network)
-            memo = {
+            mine = dict(network.named_parameters())
+            memo: dict[int, Any] = {
                 id(value): first[name] for name, value in mine.items() if name in first and _alike(value, first[name])
             }
             copies.append(copy.deepcopy(network, memo))
-            first = first or _tensors(copies[0])
+            first = first or dict(copies[0].named_parameters())
     return copies
 
 
 class SharedParts:
     """Within ``with shared:``, parts that all networks have in common run once for each input.
 
-    Such a part is a submodule at the same place in every network, with the same attributes, whose weights are the same
-    tensors and which has no hooks. Its output is kept and returned again where its input is equal. So a trunk that
-    precedes K heads runs once. The arithmetic is that of each network alone.
+    Such a part is a submodule at the same place in every network, with the same attributes and equal weights, which has
+    no hooks. A copy of its output is kept and returned again where its input, attributes and weights are equal. So a
+    trunk that precedes K heads runs once. The arithmetic is that of each network alone. A part that changes its own
+    attributes or buffers when it runs is not shared.
 
     Args:
         networks: as :func:`copies_that_share` returns them. Their shared parts are changed, once and for all.
@@ -86,41 +90,49 @@ class _Once:
         if known is None or kwargs or len(args) != 1 or not _can_be_kept(args[0]):
             return type(self._module).forward(self._module, *args, **kwargs)
         (given,) = args
-        kept: _Kept | None = known.get(self._place)
-        if kept is not None and kept.answers(given):
-            output = kept.output_again()
-            if output is not None:
-                return output
+        before = _State(self._module)
+        kept = known.get(self._place)
+        if kept is not None and kept[1].equals(before) and equal_bits(given, kept[0]):
+            return kept[2].clone()
+        copied = given.clone()  # what runs here and afterwards may write into the input and the output
         output = type(self._module).forward(self._module, given)
-        if _can_be_kept(output) and output is not given:
-            # What follows may write into the output. Where that was seen, a copy of it is kept.
-            known[self._place] = _Kept(given, output, copied=kept is not None and kept.was_written_to())
-        else:
-            known.pop(self._place, None)
+        known.pop(self._place, None)
+        if _can_be_kept(output) and before.is_unchanged(_State(self._module)):
+            known[self._place] = copied, before, output.clone()
         return output
 
 
-class _Kept:
-    """An input and the output that belongs to it, with marks that show whether they were written to since."""
+class _State:
+    """What the output of a part depends on besides its input: attributes, weights and buffers, at one time."""
 
-    def __init__(self, given: Tensor, output: Tensor, *, copied: bool) -> None:
-        self._given, self._given_version = given, given._version
-        self._output, self._copied = output.clone() if copied else output, copied
-        self._output_version = self._output._version
+    def __init__(self, module: nn.Module) -> None:
+        self._attributes = [own_attributes(part) for part in module.modules()]
+        for attributes in self._attributes:
+            attributes.pop("forward", None)  # that of this module
+        self._tensors = [(value, _version(value)) for value in _tensors(module).values()]
 
-    def was_written_to(self) -> bool:
-        """Whether the output needs, or would have needed, a copy."""
-        return self._copied or self._output._version != self._output_version
+    def _has_attributes_of(self, other: _State) -> bool:
+        return (
+            len(self._attributes) == len(other._attributes)
+            and len(self._tensors) == len(other._tensors)
+            and all(map(same_attributes, self._attributes, other._attributes))
+        )
 
-    def answers(self, given: Tensor) -> bool:
-        if self._given._version != self._given_version:
-            return False
-        return given is self._given or equal_bits(given, self._given)
+    def is_unchanged(self, later: _State) -> bool:
+        """Whether the same module still has the same attributes, and tensors that nothing wrote into."""
+        pairs = zip(self._tensors, later._tensors, strict=False)
+        return self._has_attributes_of(later) and all(one[0] is two[0] and one[1] == two[1] for one, two in pairs)
 
-    def output_again(self) -> Tensor | None:
-        if self._output._version != self._output_version:
-            return None
-        return self._output.clone() if self._copied else self._output
+    def equals(self, other: _State) -> bool:
+        """Whether another module has equal attributes and tensors now."""
+        return self._has_attributes_of(other) and all(
+            version == _version(value) and equal_bits(value, theirs)
+            for (value, version), (theirs, _) in zip(self._tensors, other._tensors, strict=True)
+        )
+
+
+def _version(value: Tensor) -> int:
+    return 0 if value.is_inference() else value._version
 
 
 def _can_be_kept(value: Any) -> bool:
@@ -141,6 +153,8 @@ def _common(place: str, modules: Sequence[nn.Module]) -> Iterator[tuple[str, Seq
 
 def _is_same_part(one: nn.Module, other: nn.Module) -> bool:
     mine, theirs = [*one.modules()], [*other.modules()]
+    if any("forward" in vars(part) for part in (*mine, *theirs)):
+        return False  # of its own, which would be lost
     if len(mine) != len(theirs) or not all(same_but_for_weights(*pair) for pair in zip(mine, theirs, strict=True)):
         return False
     weights, others = _tensors(one), _tensors(other)

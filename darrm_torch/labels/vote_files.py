@@ -110,6 +110,9 @@ class VoteFile:
         self.names, self._columns, self._key_column = self._settle()
         self.rows = sum(len(batch.keys) for batch in self._batches())
 
+    def __repr__(self) -> str:
+        return f"VoteFile({self.path.name}, {self.teachers} teachers, {len(self.classes)} classes, {self.rows} inputs)"
+
     def __len__(self) -> int:
         return self.rows
 

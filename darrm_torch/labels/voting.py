@@ -248,15 +248,17 @@ def _without_leftovers(network: nn.Module) -> nn.Module:
 
 
 def _with_constant_weights(network: nn.Module, value: float = 0.5) -> nn.Module:
-    """A copy whose parameters and buffers of floating point are all ``value``, and share one piece of memory."""
+    """A copy whose parameters and buffers of floating point are all ``value``; its parameters share their memory."""
     halves: dict[Any, Tensor] = {}
     memo: dict[int, Any] = {}
     for weight in sorted(_floats(network), key=Tensor.numel, reverse=True):
+        if not isinstance(weight, nn.Parameter):  # the network may write into it
+            memo[id(weight)] = torch.full_like(weight, value)
+            continue
         kind = (weight.dtype, weight.device)
         if kind not in halves:
             halves[kind] = torch.full((weight.numel(),), value, dtype=weight.dtype, device=weight.device)
-        half = halves[kind][: weight.numel()].view(weight.shape)
-        memo[id(weight)] = nn.Parameter(half, requires_grad=False) if isinstance(weight, nn.Parameter) else half
+        memo[id(weight)] = nn.Parameter(halves[kind][: weight.numel()].view(weight.shape), requires_grad=False)
     double = copy.deepcopy(network, memo).eval()
     for weight in _floats(double):
         if not bool((weight == value).all()):  # TorchScript copies its weights in its own way

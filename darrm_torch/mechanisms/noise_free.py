@@ -57,7 +57,7 @@ class NoiseFree(AnyVotes):
         >>> sorted(NoiseFreeMajority(jury=3).draw_juries(teachers=3, items=1)[0].tolist())
         [0, 1, 2]
         """
-        items = check_integer("items", items, low=0)
+        items = check_integer("items", items, low=0, high=MOST_VOTES)
         if self.jury is None or self.jury > self._teacher_count(teachers):
             raise InvalidArgument("jury", f"at most the {teachers} teachers", self.jury)
         numbers, rows = np.tile(np.arange(teachers), (items, 1)), np.arange(items)

@@ -175,7 +175,7 @@ def distinct_voters(teachers: int, *, labels: int, jury: int = 1) -> tuple[float
     """
     teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
     jury = check_integer("jury", jury, low=1, high=teachers)
-    labels = check_integer("labels", labels, low=1)
+    labels = check_integer("labels", labels, low=1, high=2**53)
     largest = check_integer("the number of voters", min(labels * jury, teachers), low=1, high=_MOST_VOTERS)
     many = labels * jury * teachers > _MOST_STEPS or jury * teachers > _MOST_STEPS // 16
     if labels == 1 or jury == teachers or labels * jury > 45 * teachers or many:

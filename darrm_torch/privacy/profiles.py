@@ -134,7 +134,7 @@ class PrivacyProfile:
         >>> round(teacher.epsilon(1e-5), 2), str(teacher.unit)
         (2.14, 'replacing one record')
         """
-        noise = check_number("noise_multiplier", noise_multiplier, low=0.0, low_open=True, high_open=True)
+        noise = check_number("noise_multiplier", noise_multiplier, low=0.0, high=2.0**20, low_open=True)
         records = check_integer("records", records, low=1, high=2**53)
         size = check_integer("batch_size", batch_size, low=1, high=records)
         curve = fixed_batches_curve(noise, size / records, check_integer("steps", steps, low=1, high=2**53))

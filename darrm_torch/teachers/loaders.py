@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from ..arguments import checked
-from ..errors import check_integer
+from ..errors import InvalidArgument, check_integer
 
 __all__ = ["declared_loader", "drawn_records", "draws_poisson", "generators_of", "largest_overlap", "replicas_of"]
 
@@ -46,10 +46,12 @@ def declared_loader(dataset: Dataset[Any], *, shard_size: int, batch_size: int) 
     """
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
-    batch_size = check_integer("batch_size", batch_size, low=1)
+    if not hasattr(dataset, "__len__") or not len(dataset):
+        expected = "a map-style data set with at least one record"
+        raise InvalidArgument("dataset", expected, type(dataset).__name__)
+    batch_size = check_integer("batch_size", batch_size, low=1, high=2**53)
     steps = math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / batch_size)
-    records = len(dataset)  # type: ignore[arg-type]  # a map-style data set
-    sampler = UniformWithReplacementSampler(num_samples=records, sample_rate=1 / steps, steps=steps)
+    sampler = UniformWithReplacementSampler(num_samples=len(dataset), sample_rate=1 / steps, steps=steps)
     return DataLoader(dataset, batch_sampler=sampler)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-__all__ = ["LARGEST_BATCH", "StackedNetworks", "same_but_for_weights"]
+__all__ = ["LARGEST_BATCH", "StackedNetworks", "own_attributes", "same_attributes", "same_but_for_weights"]
 
 # One pass only saves the overhead of starting each layer of each network. For many small linear layers and small
 # batches it was up to 26 times as fast, and never slower within these bounds. Beyond them it often is slower; with
@@ -77,14 +77,22 @@ def _signature(named: tuple[str, Tensor]) -> tuple[Any, ...]:
 
 def same_but_for_weights(one: nn.Module, other: nn.Module) -> bool:
     """Whether two modules, without their submodules, differ in nothing but weights; modules with hooks never do."""
-    mine, theirs = ({k: v for k, v in vars(module).items() if k not in _OWN_TO_TORCH} for module in (one, other))
     return (
         type(one) is type(other)
         and one._modules.keys() == other._modules.keys()
         and not any(getattr(module, name) for module in (one, other) for name in _HOOKS)
-        and mine.keys() == theirs.keys()
-        and all(_same(value, theirs[name]) for name, value in mine.items())
+        and same_attributes(own_attributes(one), own_attributes(other))
     )
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that Torch does not give to every module; lists are copied."""
+    return {k: list(v) if type(v) is list else v for k, v in vars(module).items() if k not in _OWN_TO_TORCH}
+
+
+def same_attributes(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    """Whether two modules have the same attributes, with values that are plain and equal, or one object."""
+    return mine.keys() == theirs.keys() and all(_same(value, theirs[name]) for name, value in mine.items())
 
 
 def _same(one: Any, other: Any) -> bool:

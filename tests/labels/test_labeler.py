@@ -186,3 +186,14 @@ def test_no_voter_is_asked_over_the_budget() -> None:
         mine(torch.full((2, 3), torch.nan))
     with pytest.raises(dt.InvalidArgument, match=r"label\(keys, votes\)"):
         labeler()(torch.rand(2, 3))
+
+
+def test_what_a_voter_writes_into_its_inputs_does_not_reach_another() -> None:
+    def spoils(inputs: torch.Tensor) -> Any:
+        inputs.fill_(-1.0)
+        return [0, 0]
+
+    seen: list[torch.Tensor] = []
+    voters = [Site("a", spoils), Site("b", lambda inputs: seen.append(inputs.clone()) or [1, 1]), Site("c", [1, 1])]
+    labeler(teachers=voters)(torch.ones(2, 3) * torch.tensor([[1.0], [2.0]]))
+    assert seen[0].tolist() == [[1.0] * 3, [2.0] * 3]

@@ -134,3 +134,89 @@ def test_hooks_and_other_weights_keep_parts_apart() -> None:
     with torch.no_grad():
         models[2][0].weight[0, 0] += 1e-7
     assert torch.equal(ensemble(models).sensitive_votes(torch.ones(3, 4)), alone(models, torch.ones(3, 4)))
+
+
+class Stash(nn.Linear):
+    """Leaves something for the head, as U-Nets do."""
+
+    skip: torch.Tensor
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.skip = inputs * 2
+        return super().forward(inputs)
+
+
+class ReadsStash(nn.Module):
+    def __init__(self, trunk: Stash) -> None:
+        super().__init__()
+        self.trunk, self.head = copy.deepcopy(trunk), nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.head(self.trunk(inputs) + self.trunk.skip)
+        return outputs
+
+
+class SetsTrunk(nn.Module):
+    """Sets an attribute of the trunk that depends on the teacher, before it runs."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(4, 3), Scaled(1.0))
+        nn.init.eye_(self.trunk[0].weight)
+        nn.init.zeros_(self.trunk[0].bias)
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.trunk[1].factor = float(self.factor)
+        outputs: torch.Tensor = self.trunk(inputs)
+        return outputs
+
+
+class Writes(nn.Module):
+    """Writes past the version counter of the trunk's output, with weights of its own."""
+
+    def __init__(self, trunk: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.trunk, self.factor = copy.deepcopy(trunk), nn.Parameter(torch.tensor(factor))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.trunk(inputs).data.mul_(self.factor)
+
+
+class Memory(nn.Module):
+    """A buffer that begins alike in all teachers, and that a vote writes into."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+        self.register_buffer("last", torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = inputs * self.factor + 100 * self.last
+        self.last += self.factor
+        return outputs
+
+
+def _of_their_own(trunk: nn.Linear) -> list[nn.Module]:
+    models = heads(trunk, 3, 4)
+    for model in models:
+        model[0].forward = torch.tanh  # type: ignore[index,union-attr]
+    return models
+
+
+STATEFUL: dict[str, Any] = {
+    "a trunk that leaves something for the head": lambda: [*map(ReadsStash, [Stash(4, 4)] * 3)],
+    "a network that sets its trunk": lambda: [*map(SetsTrunk, (1.0, -1.0, 0.0))],
+    "a head that writes unseen": lambda: [*map(Writes, [nn.Linear(4, 3)] * 3, (1.0, -1.0, 2.0))],
+    "a buffer": lambda: [nn.Sequential(nn.Linear(4, 3), Memory(factor)) for factor in (3.0, -1.0, -2.0)],
+    "a forward of its own": lambda: _of_their_own(nn.Linear(4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_no_teacher_reaches_another_through_what_they_share(name: str) -> None:
+    torch.manual_seed(0)
+    models, inputs = STATEFUL[name](), torch.randn(64, 4)
+    mine = ensemble(models)
+    assert torch.equal(mine.sensitive_votes(inputs), alone(models, inputs))
+    assert not mine.sensitive_events

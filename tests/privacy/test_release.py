@@ -162,7 +162,7 @@ def test_mean_probabilities_are_priced_by_the_teachers_that_are_read_only() -> N
     assert "no certificate" in reasons["certified"]
     assert "protects nothing" in reasons["own-randomness"]
     assert reasons.keys() == {
-        "self-bounding", "certified", "own-randomness", "private-votes", "allocation-self-bounding",
+        "self-bounding", "certified", "label-curve", "own-randomness", "private-votes", "allocation-self-bounding",
     }  # fmt: skip
     majority = total_privacy(teachers=[PAPER] * 11, overlap=1, mechanism=NoiseFreeMajority(), labels=7, delta=3e-4)
     means = total_privacy(teachers=[PAPER] * 11, overlap=1, mechanism=MeanProbabilities(), labels=7, delta=3e-4)
