@@ -166,7 +166,9 @@ class Family:
         return row
 
     def _code(self, request: Request, mechanism: Mechanism) -> str:
-        """The call of :func:`strongest_mechanism` that builds the mechanism."""
+        """The call that builds the mechanism, also where it does not keep the targets."""
+        if (jury := getattr(mechanism, "jury", None)) is not None:
+            return f"dt.NoiseFreeMajority(teachers={request.teachers}, classes={request.classes}, jury={jury})"
         given: dict[str, Any] = {"teachers": mechanism.teachers or request.teachers, "classes": request.classes}
         if self.adds_up:
             given |= {"overlap": mechanism.certificate.overlap, "allowance": mechanism.certificate.allowance}

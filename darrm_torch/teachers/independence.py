@@ -218,13 +218,11 @@ def _check_generators(optimizers: Sequence[Any], loaders: Sequence[Any], accept:
 def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Finding]) -> None:
     if pair := _same_object([one if isinstance(one, Mapping) else unwrap_module(one) for one in modules]):
         raise UnprovenPrivacy(f"teachers {pair[0]} and {pair[1]} are the same object. Train each teacher separately")
-    frozen = common_weights(modules)
-    if len(frozen) == max((len(named_weights(module)) for module in modules), default=0):
-        frozen = {}  # copies of one teacher
-    start = None if initial is None else _weight_vector(initial, frozen)
+    compared = _compared_names(modules)
+    start = None if initial is None else _weight_vector(initial, compared)
     updates: list[torch.Tensor] = []
     for number, module in enumerate(modules):
-        update = _weight_vector(module, frozen)
+        update = _weight_vector(module, compared)
         if start is not None:
             if start.shape != update.shape:
                 cure = "Pass the weights of the whole network before training, frozen parts included."
@@ -248,11 +246,30 @@ def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Find
                 )
 
 
-def _weight_vector(module: Any, frozen: Collection[str]) -> torch.Tensor:
-    """Weight matrices and kernels that were trained, in one vector; biases and scales start alike in every teacher."""
+def _compared_names(modules: Sequence[Any]) -> Collection[str] | None:
+    """The weights in which teachers are compared, by name; ``None``: all matrices and kernels.
+
+    Those that are the same in all teachers were not trained. Biases and scales start alike in every teacher, so they
+    count only where nothing else was trained. Teachers that differ in no parameter at all are copies.
+    """
+    frozen = common_weights(modules)
+    if not frozen:
+        return None
+    trained = [
+        (name, value.dim())
+        for module in modules
+        for name, value in named_weights(module)
+        if name not in frozen and value.is_floating_point()
+    ]
+    matrices = {name for name, dimensions in trained if dimensions > 1}
+    return matrices or {name for name, _ in trained} or None
+
+
+def _weight_vector(module: Any, names: Collection[str] | None) -> torch.Tensor:
+    """The weights with these names in one vector; all matrices and kernels for ``None``."""
     weights = [
         value.detach().cpu().float().reshape(-1)
         for name, value in named_weights(module)
-        if value.is_floating_point() and value.dim() > 1 and name not in frozen
+        if value.is_floating_point() and (value.dim() > 1 if names is None else name in names)
     ]
     return torch.cat(weights) if weights else torch.zeros(1)

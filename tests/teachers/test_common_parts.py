@@ -111,3 +111,25 @@ def test_a_teacher_that_never_moved_is_named() -> None:
             weight.copy_(dict(base().named_parameters())[name])
     with pytest.warns(UserWarning, match="teacher 1 has the weights that training started from"):
         dt.check_independent(modules=[model for model, *_ in trained], initial=base())
+
+
+@pytest.mark.parametrize("changed", ["bias", "num_batches_tracked"])
+def test_a_copy_with_one_small_change_is_no_other_teacher(changed: str) -> None:
+    one = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    copied = copy.deepcopy(one)
+    with torch.no_grad():
+        (copied[2].bias if changed == "bias" else copied[1].num_batches_tracked).add_(1 if changed != "bias" else 1e-3)
+    with pytest.raises(dt.UnprovenPrivacy, match="correlate"):
+        dt.check_independent(modules=[one, copied])
+
+
+def test_teachers_that_trained_only_biases_with_one_noise_are_refused() -> None:
+    start = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    noise, teachers = torch.randn(2), []
+    for scale in (1e-3, 2e-3):
+        teacher = copy.deepcopy(start)
+        with torch.no_grad():
+            teacher[1].bias.add_(noise + scale * torch.randn(2))
+        teachers.append(teacher)
+    with pytest.raises(dt.UnprovenPrivacy, match="correlate"):
+        dt.check_independent(modules=teachers, initial=start)
