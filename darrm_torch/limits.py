@@ -66,7 +66,7 @@ def check_unpacked(name: str, path: Path, *, expected: str) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError, NotImplementedError):  # whoever opens it reports what is wrong with it
+    except (zipfile.BadZipFile, OSError, NotImplementedError):  # opening it reports what is wrong with it
         return
     if unpacked > max(MOST_BYTES, path.stat().st_size):
         cure = f"It unpacks to {unpacked:,} bytes. Save it without compression."

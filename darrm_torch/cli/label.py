@@ -13,7 +13,15 @@ from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
-from .promises import add_accept, add_allocation, checked_allocation, naming, stated_allocation, with_jury
+from .promises import (
+    add_accept,
+    add_allocation,
+    checked_allocation,
+    chosen_mechanism,
+    naming,
+    stated_allocation,
+    total_delta,
+)
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
@@ -285,7 +293,7 @@ class _Models:
     ) -> PrivateMajorityEnsemble:
         """The teachers and the noise that the options ask for."""
         from ..labels.ensemble import PrivateMajorityEnsemble
-        from ..planning.families import FAMILIES, strongest_mechanism
+        from ..planning.families import FAMILIES
         from ..teachers.reading import read_teachers
 
         chosen = self._chosen
@@ -326,26 +334,24 @@ class _Models:
             with naming(where):
                 profiles = read_teachers(accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept)
         allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
-        mechanism = strongest_mechanism(
-            kind,
+        mechanism = chosen_mechanism(
+            chosen,
+            strength,
             teachers=self.teachers,
             classes=self.classes,
-            teacher=profiles,
+            profiles=profiles,
+            allocation=allocation,
             overlap=overlap,
-            allocation=None if "allowance" in strength else allocation,
-            labels=1 if chosen.labels is None else chosen.labels,
-            **strength,
         )
-        promise = ledger.budget or strength.get("label_target")
         return PrivateMajorityEnsemble(
             self._models,
-            with_jury(mechanism, chosen.jury),
+            mechanism,
             profiles=profiles,
             overlap=overlap,
             allocation=allocation,
             classes=chosen.classes,
             ledger=ledger,
-            delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
+            delta=total_delta(chosen, strength, ledger.budget),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,11 @@ __all__ = [
     "add_common",
     "add_teacher",
     "checked_allocation",
+    "chosen_mechanism",
     "naming",
     "read_teacher",
     "stated_allocation",
-    "with_jury",
+    "total_delta",
 ]
 
 
@@ -81,14 +82,40 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
         return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
 
 
-def with_jury(mechanism: Mechanism, size: int | None) -> Mechanism:
-    """The mechanism with the jury that ``--jury`` asks for, if it does."""
+def chosen_mechanism(
+    chosen: Any,
+    strength: Mapping[str, Any],
+    *,
+    teachers: int,
+    classes: int,
+    profiles: Sequence[PrivacyProfile] | None,
+    allocation: RandomAllocation | None,
+    overlap: int | None,
+) -> Mechanism:
+    """The strongest mechanism of the kind ``--mechanism``, with the jury that ``--jury`` asks for, if it does."""
     from ..mechanisms.noise_free import NoiseFree
+    from ..planning.families import strongest_mechanism
 
-    if size is None:
+    mechanism = strongest_mechanism(
+        chosen.mechanism,
+        teachers=teachers,
+        classes=classes,
+        teacher=profiles,
+        overlap=overlap,
+        allocation=None if "allowance" in strength else allocation,
+        labels=1 if chosen.labels is None else chosen.labels,
+        **strength,
+    )
+    if chosen.jury is None:
         return mechanism
     assert isinstance(mechanism, NoiseFree)
-    return replace(mechanism, jury=check_integer("--jury", size, low=1, high=mechanism.teachers))
+    return replace(mechanism, jury=check_integer("--jury", chosen.jury, low=1, high=mechanism.teachers))
+
+
+def total_delta(chosen: Any, strength: Mapping[str, Any], budget: PrivacyGuarantee | None) -> float:
+    """The delta at which the total is stated: that of the budget, or of one label."""
+    promise = budget or strength.get("label_target")
+    return float(min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from ..errors import InvalidArgument, check_number
 from ..privacy.guarantees import PrivacyGuarantee
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import checked_allocation, naming, with_jury
+from .promises import checked_allocation, chosen_mechanism, naming, total_delta
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Votes:
     ) -> PrivateLabeler:
         """The labeler that the options ask for."""
         from ..labels.labeler import PrivateLabeler
-        from ..planning.families import FAMILIES, strongest_mechanism
+        from ..planning.families import FAMILIES
         from ..privacy.profiles import PrivacyProfile
         from ..teachers.reading import read_teachers
 
@@ -126,26 +126,24 @@ class Votes:
         allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         if "allowance" in strength and profiles is not None and not FAMILIES[chosen.mechanism].adds_up:
             strength = {"label_target": self._worth_of(strength["allowance"], profiles)}
-        mechanism = strongest_mechanism(
-            chosen.mechanism,
+        mechanism = chosen_mechanism(
+            chosen,
+            strength,
             teachers=self.teachers,
             classes=self.classes,
-            teacher=profiles,
+            profiles=profiles,
+            allocation=allocation,
             overlap=overlap,
-            allocation=None if "allowance" in strength else allocation,
-            labels=1 if chosen.labels is None else chosen.labels,
-            **strength,
         )
-        promise = ledger.budget or strength.get("label_target")
         return PrivateLabeler(
-            with_jury(mechanism, chosen.jury),
+            mechanism,
             teachers=names,
             profiles=profiles,
             overlap=overlap,
             allocation=allocation,
             classes=self.classes,
             ledger=ledger,
-            delta=min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta,
+            delta=total_delta(chosen, strength, ledger.budget),
             rules={"names": self.file.classes, "keys": chosen.keys},
         )
 

@@ -22,7 +22,7 @@ _LITTLE = 0.1  # more than guessing
 def warn_before_labels(
     mechanism: Mechanism, ledger: PrivacyLedger, situation: dict[str, Any], delta: float, *, labels: int = 1
 ) -> None:
-    """Warn about the first labels: no budget pays for them, they need no noise, or they say next to nothing.
+    """Warn about the first labels: the budget cannot pay for one, the noise buys nothing, or they are poor.
 
     Args:
         mechanism: makes the labels.

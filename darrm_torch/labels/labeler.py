@@ -196,7 +196,7 @@ class PrivateLabeler:
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was charged.
         """
         keys = checked_keys(keys)
-        table = self._checked_votes(votes, len(keys))
+        table = self._checked_votes(votes, len(self.profiles), len(keys))
 
         def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
             return self._counts(table[:, rows], [keys[row] for row in rows], juries)
@@ -268,7 +268,7 @@ class PrivateLabeler:
         def draw(rows: Sequence[int]) -> Sequence[int | bytes]:
             return stored_labels(self.mechanism.aggregate(counts(rows, self._juries(len(rows)))))
 
-        with self.overlap_hint():
+        with self._overlap_hint():
             return restored_labels(self.ledger.answer(keys, draw), soft=self.mechanism.shares > 1)
 
     def _juries(self, items: int) -> BoolArray | None:
@@ -290,12 +290,12 @@ class PrivateLabeler:
         Raises:
             BudgetExceeded: the new labels would not fit.
         """
-        with self.overlap_hint():
+        with self._overlap_hint():
             self.ledger.check(keys)
         warn_before_labels(self.mechanism, self.ledger, self._situation, self.delta, labels=len(set(keys)))
 
     @contextmanager
-    def overlap_hint(self) -> Iterator[None]:
+    def _overlap_hint(self) -> Iterator[None]:
         """Explain a refusal that may be due only to an overlap that was not given."""
         try:
             yield
@@ -324,31 +324,23 @@ class PrivateLabeler:
             raise InvalidArgument("classes", expected, None, "The classes among the votes do not show it.")
         return classes
 
-    def _checked_votes(self, votes: npt.ArrayLike, rows: int) -> IntArray:
-        classes, expected = self._class_count(), f"integers of shape ({len(self.profiles)}, {rows})"
+    def _checked_votes(self, votes: npt.ArrayLike, *shape: int) -> IntArray:
+        """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher."""
+        classes, expected = self._class_count(), f"integers of shape {shape}"
         table = _table("votes", votes, expected)
-        if table.size == 0 and table.shape == (len(self.profiles), rows):
-            table = table.astype(np.int64)
-        if table.dtype.kind not in "iu" or table.shape != (len(self.profiles), rows):
+        if table.shape != shape or (table.dtype.kind not in "iu" and table.size):
             cure = f"Row k holds the votes of teacher k: {len(self.profiles)} teachers, one column for each key."
-            raise InvalidArgument("votes", expected, f"{table.dtype} of shape {table.shape}", cure)
+            got = f"{table.dtype} of shape {table.shape}"
+            raise InvalidArgument("votes", expected, got, cure if len(shape) > 1 else "")
         if table.size and (table.min() < MISSING or table.max() >= classes):
             cure = "-1 stands for a vote that is missing."
             raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
-        whole: IntArray = table.astype(np.int64)
-        return whole
+        return np.array(table, dtype=np.int64)
 
     def _vote(self, number: int, inputs: Tensor) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
-        try:
-            answer = np.asarray(self._voters[number].vote(inputs.clone()))  # a voter may write into its inputs
-            if answer.dtype.kind not in "iu" or answer.shape != (len(inputs),):
-                raise ValueError(f"votes of type {answer.dtype} and shape {answer.shape}, not {len(inputs)} integers")
-            if answer.size and (answer.min() < MISSING or answer.max() >= self._class_count()):
-                raise ValueError("votes for other classes")
-            return answer.astype(np.int64)
-        except InterruptedError:
-            raise
+        try:  # a voter may write into its inputs
+            return self._checked_votes(self._voters[number].vote(inputs.clone()), len(inputs))
         except Exception as error:
             self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
             return np.full(len(inputs), MISSING)

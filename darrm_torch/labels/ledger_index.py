@@ -93,5 +93,6 @@ def checked_keys(keys: Sequence[bytes]) -> list[bytes]:
     """The keys of inputs, which are bytes."""
     keys = list(keys)
     if not all(isinstance(key, bytes) and key for key in keys):
-        raise InvalidArgument("keys", "non-empty bytes, a digest of each input", keys[:3])
+        kinds = ", ".join(sorted({type(key).__name__ for key in keys}))
+        raise InvalidArgument("keys", "non-empty bytes, a digest of each input", f"values of type {kinds}")
     return keys

@@ -16,6 +16,7 @@ import numpy as np
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import InvalidArgument, check_integer
+from ..limits import check_file, check_unpacked
 from .labeler import MISSING
 
 __all__ = ["VoteBatch", "VoteFile"]
@@ -51,7 +52,8 @@ class VoteFile:
         teachers: K, the number of teachers.
         classes: how classes are written in the file, in the order of the labels; a number C: as 0..C-1.
         layout: see above; ``None``: the only one that fits.
-        keys: the name of the column that identifies the input, or its position; ``None``: the number of the line does.
+        keys: the column that identifies the input, by name or position; ``None``: the number of the row does. A file
+            whose rows have moved then needs another ledger.
         header: whether the first line of text holds names; ``None``: if it cannot be votes.
         missing: how votes that are missing are written, such as ``["-1", "?"]``; ``"nan"``: empty cells and NaN.
         array: the name of the array in an .npz file with several.
@@ -98,8 +100,6 @@ class VoteFile:
         self._codes = {name: number for number, name in enumerate(names)} | dict.fromkeys(absent, MISSING)
         self._layout, self._keys, self._array = layout, keys, array
         self._part = check_integer("part", part, low=1, high=2**24)
-        if not self.path.exists():
-            raise InvalidArgument("path", "a file or folder that exists", str(path))
         self._kind = _kind(self.path)
         if self._kind == "text":
             self._header = self._has_header() if header is None else header
@@ -204,8 +204,9 @@ class VoteFile:
         for cells, keys in self._tables():
             if self._layout == "counts":
                 counts = _whole_numbers(cells, line)
-                if (counts < 0).any() or (counts.sum(axis=1) != self.teachers).any():
-                    row = line + int(np.argmax((counts < 0).any(axis=1) | (counts.sum(axis=1) != self.teachers)))
+                wrong = (counts < 0).any(axis=1) | (counts.sum(axis=1) != self.teachers)
+                if wrong.any():
+                    row = line + int(np.argmax(wrong))
                     raise InvalidArgument("path", f"counts that add up to {self.teachers} teachers", f"row {row}")
                 votes = None
             else:
@@ -302,8 +303,11 @@ class VoteFile:
 def _kind(path: Path) -> Literal["text", "matrix", "parquet"]:
     if path.is_dir():
         return "parquet"
-    if not path.is_file() or not path.name.endswith(_ENDINGS):
-        raise InvalidArgument("path", f"a folder of .parquet files, or a file: {', '.join(_ENDINGS)}", str(path))
+    expected = f"a folder of .parquet files, or a file: {', '.join(_ENDINGS)}"
+    check_file("path", path, expected=expected)
+    check_unpacked("path", path, expected=expected)
+    if not path.name.endswith(_ENDINGS):
+        raise InvalidArgument("path", expected, str(path))
     if path.suffix == ".parquet":
         return "parquet"
     return "matrix" if path.suffix in (".npy", ".npz") else "text"
@@ -343,8 +347,9 @@ def _whole_numbers(cells: Any, line: int) -> IntArray:
         numbers = np.asarray(cells).astype(np.float64)
     except ValueError:
         numbers = np.full(cells.shape, np.nan)
-    if not (np.isfinite(numbers) & (numbers == np.round(numbers))).all():
-        row = line + int(np.argmax(~(np.isfinite(numbers) & (numbers == np.round(numbers))).all(axis=1)))
+    wrong = ~(np.isfinite(numbers) & (numbers == np.round(numbers))).all(axis=1)
+    if wrong.any():
+        row = line + int(np.argmax(wrong))
         raise InvalidArgument("path", "counts that are whole numbers", f"others in row {row}")
     return numbers.astype(np.int64)
 
