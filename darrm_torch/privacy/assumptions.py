@@ -72,8 +72,8 @@ def assumptions_of(
         assumed += allocation.assumptions
     if jury:
         assumed.append(
-            "Jury: it is drawn at random, without looking at data, and not again after votes were seen. Nothing else "
-            "is released from any of the teachers."
+            "Jury: it is drawn at random, without looking at data, not again after votes were seen, and it stays "
+            "secret. Nothing else is released from any of the teachers."
         )
     if not secure:
         assumed.append(
