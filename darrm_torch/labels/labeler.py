@@ -28,12 +28,14 @@ from ..privacy.units import RECORD, Neighbours, common_unit
 from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
+from ..teachers.structures import Structure, mapped, rows_of, size_of
 from .advice import warn_before_labels
+from .identity import checked_inputs, input_keys
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .ledger_index import checked_keys
 from .report import report_as_dict, report_as_text
-from .voting import checked_inputs, input_digests, restored_labels, stored_labels
+from .voting import restored_labels, stored_labels
 
 __all__ = ["MISSING", "PrivateLabeler", "Voter", "memory_ledger"]
 
@@ -51,7 +53,7 @@ class Voter(Protocol):
 
     digest: str
 
-    def vote(self, inputs: Tensor, /) -> Any:
+    def vote(self, inputs: Any, /) -> Any:
         """Votes ``(B,)``: an integer class for each input, -1 where the teacher has no vote."""
 
 
@@ -223,11 +225,14 @@ class PrivateLabeler:
             raise InvalidArgument("counts", "votes of each teacher, for a mechanism with a jury", "counts of all")
         return np.asarray(self.answer(keys, lambda rows, juries: table[list(rows)]), dtype=np.int64)
 
-    def __call__(self, inputs: Tensor) -> IntArray:
+    def __call__(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> IntArray:
         """Private labels ``(B,)`` int64 for these inputs; each teacher, a :class:`Voter`, is asked for the new ones.
 
         Whatever a voter does, the others' work is not lost: the votes of one that raises an error, or that answers
         with another shape or other classes, count as missing. :attr:`sensitive_events` names it.
+
+        Args:
+            inputs, keys: as for :class:`~darrm_torch.PrivateMajorityEnsemble`.
 
         Raises:
             InvalidArgument: teachers that are only named, or inputs that are not finite numbers.
@@ -237,13 +242,15 @@ class PrivateLabeler:
             cure = "Pass their votes: label(keys, votes)."
             raise InvalidArgument("teachers", "voters, to be asked for votes", "names", cure)
         inputs = checked_inputs(inputs)
-        keys = input_digests(inputs)
+        keys = input_keys(inputs, keys)
         self._class_count()  # where votes cannot be read, no teacher is asked
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            new = inputs[list(rows)]
+            new = rows_of(inputs, rows)
             asked = [juries is None or bool(juries[:, number].any()) for number in range(len(self._voters))]
-            votes = [self._vote(number, new) if ask else np.full(len(new), MISSING) for number, ask in enumerate(asked)]
+            votes = [
+                self._vote(number, new) if ask else np.full(len(rows), MISSING) for number, ask in enumerate(asked)
+            ]
             return self._counts(np.stack(votes), [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
@@ -337,13 +344,13 @@ class PrivateLabeler:
             raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
         return np.array(table, dtype=np.int64)
 
-    def _vote(self, number: int, inputs: Tensor) -> IntArray:
+    def _vote(self, number: int, inputs: Structure) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
         try:  # a voter may write into its inputs
-            return self._checked_votes(self._voters[number].vote(inputs.clone()), len(inputs))
+            return self._checked_votes(self._voters[number].vote(mapped(inputs, Tensor.clone)), size_of(inputs))
         except Exception as error:
             self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
-            return np.full(len(inputs), MISSING)
+            return np.full(size_of(inputs), MISSING)
 
     def _counts(self, votes: IntArray, keys: Sequence[bytes], juries: BoolArray | None) -> IntArray:
         """Vote counts ``(B, C)``; a missing vote counts for a class that the key and the teacher's number decide."""
