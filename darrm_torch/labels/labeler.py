@@ -184,24 +184,27 @@ class PrivateLabeler:
     # --- labels ---------------------------------------------------------------------------------------------------
 
     @checked
-    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike) -> IntArray:
+    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], npt.ArrayLike]) -> IntArray:
         """Private labels ``(B,)`` int64 for these votes; charged and stored before they are returned.
 
         Args:
             keys: what identifies each of the B inputs, such as a digest or an identifier as bytes. A key that was
                 labelled before gets the same label again, free of charge, whatever its votes are now.
             votes: ``(K, B)``: the class that teacher k prefers for input b, an integer in 0..C-1, or -1 where teacher
-                k has no vote. K counts the teachers, in the order of ``teachers``.
+                k has no vote. K counts the teachers, in the order of ``teachers``. A function returns the votes for
+                the positions of the keys that are new; it is called at most once, after the budget was checked.
 
         Raises:
             InvalidArgument: votes of another shape or another kind, or classes outside 0..C-1; nothing was charged.
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was charged.
         """
         keys = checked_keys(keys)
-        table = self._checked_votes(votes, len(self.profiles), len(keys))
+        ask: Any = votes if callable(votes) else None
+        table = None if ask else self._checked_votes(votes, len(self.profiles), len(keys))
 
         def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            return self._counts(table[:, rows], [keys[row] for row in rows], juries)
+            new = self._checked_votes(ask(rows), len(self.profiles), len(rows)) if table is None else table[:, rows]
+            return self._counts(new, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counted), dtype=np.int64)
 
@@ -331,7 +334,7 @@ class PrivateLabeler:
             raise InvalidArgument("classes", expected, None, "The classes among the votes do not show it.")
         return classes
 
-    def _checked_votes(self, votes: npt.ArrayLike, *shape: int) -> IntArray:
+    def _checked_votes(self, votes: Any, *shape: int) -> IntArray:
         """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher."""
         classes, expected = self._class_count(), f"integers of shape {shape}"
         table = _table("votes", votes, expected)
