@@ -21,8 +21,8 @@ import torch
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
+from ..labels.identity import input_digests
 from ..labels.labeler import MISSING, PrivateLabeler
-from ..labels.voting import input_digests
 from .messages import Answer, MessageRefused, Request
 
 __all__ = ["Exchange", "RegisteredSite", "RemoteLabeler"]

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import InvalidArgument
-from ..labels.voting import VotingTeachers, checked_inputs, class_numbers
+from ..labels.identity import checked_inputs
+from ..labels.voting import VotingTeachers, class_numbers
 from ..mechanisms.noise_free import NoiseFreeMajority
 from ..teachers.checkpoints import weights_digest
 

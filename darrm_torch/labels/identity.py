@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..arguments import is_dense
+from ..arguments import checked, is_dense
 from ..errors import InvalidArgument
 from ..teachers.structures import Structure, mapped, size_of, tensors_of
 from .ledger_index import checked_keys
@@ -52,6 +52,7 @@ def _converted(part: Tensor) -> Tensor:
     return part.to(torch.float32) if part.is_floating_point() else part
 
 
+@checked
 def input_keys(inputs: Structure, keys: Sequence[bytes] | None) -> list[bytes]:
     """The keys that the caller gave for these inputs, or else their digests.
 

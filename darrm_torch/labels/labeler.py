@@ -249,12 +249,11 @@ class PrivateLabeler:
         self._class_count()  # where votes cannot be read, no teacher is asked
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            new = rows_of(inputs, rows)
-            asked = [juries is None or bool(juries[:, number].any()) for number in range(len(self._voters))]
-            votes = [
-                self._vote(number, new) if ask else np.full(len(rows), MISSING) for number, ask in enumerate(asked)
-            ]
-            return self._counts(np.stack(votes), [keys[row] for row in rows], juries)
+            new, votes = rows_of(inputs, rows), np.full((len(self._voters), len(rows)), MISSING)
+            for number in range(len(votes)):
+                if juries is None or juries[:, number].any():
+                    votes[number] = self._vote(number, new)
+            return self._counts(votes, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
 
