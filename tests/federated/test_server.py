@@ -14,7 +14,7 @@ import torch
 
 import darrm_torch as dt
 from darrm_torch.federated import Answer, LocalTeacher, RegisteredSite, RemoteLabeler, Request, Site, public_key
-from darrm_torch.labels.voting import input_digests
+from darrm_torch.labels.identity import input_digests
 from tests.federated.helpers import Stored, Wire, key, registered, remote, sites
 from tests.labels.helpers import Says
 
