@@ -514,9 +514,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.compose", "other"): "huge int, beyond float",
     ("NoiseFunction.label_probability", "counts"): "2",
-    ("PrivateLabeler", "teachers"): "['x']",  # one teacher
-    ("PrivateLabeler", "assumptions"): "['x']",
-    ("VoteFile", "missing"): "['x']",
+    ("PrivateLabeler", "teachers"): "['x'], str array",  # names
+    ("PrivateLabeler", "assumptions"): "['x'], str array",
+    ("VoteFile", "classes"): "str array",
+    ("VoteFile", "missing"): "['x'], str array",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",
     (
         "PrivateMajorityEnsemble.check_budget",
