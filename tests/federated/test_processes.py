@@ -109,9 +109,9 @@ class Federation:
                 if not entry.name.isdigit() or entry.stat().st_uid != os.getuid():
                     continue
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
-                if command and (not words or any(word in command for word in words)):
-                    if f"{FOLDER}={self.folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
+                named = command and (not words or any(word in command for word in words))
+                if named and f"{FOLDER}={self.folder}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
         return found
 
     def close(self) -> None:
