@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from darrm_torch.federated import FlowerExchange, RegisteredSite, RemoteLabeler, Site, client_app, public_key, site_key
+from darrm_torch.federated import Site, client_app, public_key, site_key
 
 FOLDER = "DARRM_TEST_FEDERATION"  # environment variable: the folder of the federation, also what its processes share
 
@@ -72,6 +72,8 @@ def labeler(folder: Path, sites: int, inputs: int) -> Any:
 def server() -> Any:
     """The ServerApp: labels all inputs in batches, and publishes each batch in a file."""
     from flwr.serverapp import ServerApp
+
+    from darrm_torch.federated import FlowerExchange, RegisteredSite, RemoteLabeler
 
     app = ServerApp()
 
