@@ -7,7 +7,6 @@ Flower's. For each line ``number port`` of its input, this program starts a site
 from __future__ import annotations
 
 import importlib
-import importlib
 import os
 import signal
 import sys
