@@ -104,6 +104,15 @@ def test_messages_of_another_kind_are_refused() -> None:
     assert reply.content["darrm"]["message"] == b""
 
 
+def test_what_goes_wrong_at_a_site_stays_there(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(context: Any) -> Any:
+        raise OSError("/home/clinic/secret.pt is missing")
+
+    reply = client_app(broken)(flwr.Message(flwr.RecordDict(), 1, "query.darrm_votes"), context=None)
+    assert reply.content["darrm"]["message"] == b""
+    assert "secret" in caplog.text
+
+
 def test_a_grid_is_needed() -> None:
     with pytest.raises(dt.InvalidArgument, match="grid must be the Grid"):
         FlowerExchange(object())

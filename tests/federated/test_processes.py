@@ -178,7 +178,7 @@ def run_with_kills(running: Federation, *, kills: int, pause: float, seconds: fl
             alive = time.monotonic() + 20  # until its ServerApp has started
         if now > next_kill and sum(killed.values()) < kills:
             next_kill = now + chance.expovariate(1 / pause)
-            kind = chance.choices(list(killed), [7, 1, 2])[0]
+            kind = chance.choices(list(killed), [8, 0.5, 1])[0]
             killed[kind] += 1
             if kind == "site":
                 number = chance.randrange(running.sites)
