@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 
@@ -299,8 +300,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "train_teachers": lambda: {
         "folder": PLACES["teachers"],
         "build_model": network,
-        "inputs": torch.zeros(6, 4),
-        "labels": torch.zeros(6, dtype=torch.int64),
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
         "shards": [np.array([0, 1]), np.array([2, 3])],
         "shard_size": 2,
         "settings": dt.TrainingSettings(epochs=1),
@@ -718,14 +718,15 @@ def test_a_network_that_works_in_place_is_trained(tmp_path: Path) -> None:
 
     settings = dt.TrainingSettings(epochs=1, batch_size=2)
     build = functools.partial(nn.Sequential, nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
-    labels = torch.zeros(6, dtype=torch.int64)
-    assert train_teacher(build, torch.zeros(6, 4), labels, shard_size=6, settings=settings, seeds=(0, 1))
+    records = TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert train_teacher(build, records, shard_size=6, settings=settings, seeds=(0, 1))
 
 
 def test_training_refuses_inputs_that_the_network_does_not_take(tmp_path: Path) -> None:
     for kind in (torch.float64, torch.float16):
-        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "inputs": torch.zeros(6, 4, dtype=kind)}
-        with pytest.raises(dt.InvalidArgument, match="inputs must be what the network of build_model takes"):
+        records = TensorDataset(torch.zeros(6, 4, dtype=kind), torch.zeros(6, dtype=torch.int64))
+        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "dataset": records}
+        with pytest.raises(dt.InvalidArgument, match="dataset must be what the network of build_model can be trained"):
             dt.train_teachers(**arguments)
 
 
