@@ -99,16 +99,14 @@ def as_arguments(network: Any, inputs: Structure) -> tuple[tuple[Any, ...], dict
     """
     if isinstance(inputs, Tensor):
         return (inputs,), {}
-    spread: tuple[tuple[Any, ...], dict[str, Any]] = (
-        ((), {**inputs}) if isinstance(inputs, Mapping) else ((*inputs,), {})
-    )
+    positional, named = ((), {**inputs}) if isinstance(inputs, Mapping) else (tuple(inputs), {})
     try:
-        inspect.signature(network.forward).bind(*spread[0], **spread[1])
+        inspect.signature(network.forward).bind(*positional, **named)
     except TypeError:
         return (inputs,), {}
     except ValueError:  # TorchScript shows no signature
         pass
-    return spread
+    return positional, named
 
 
 def logits_of(outputs: Any, logits: Callable[[Any], Any] | None = None) -> Any:

@@ -265,8 +265,11 @@ def _run_jobs(
                 running[executor.submit(run_job, job_of(number))] = number
             done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
             tick()
-            for future in done:
-                store(running.pop(future), *future.result())
+            while done:  # and keep no future: Dask would compute it again if its worker died
+                future = done.pop()
+                number, (kind, content) = running.pop(future), future.result()
+                del future
+                store(number, kind, content)
     finally:
         for future in running:
             future.cancel()
