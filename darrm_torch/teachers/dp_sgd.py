@@ -27,7 +27,7 @@ from .checkpoints import FORMAT, FORMAT_KEY
 from .clipping import first_parameters, ghost_gradients, no_gradients, private_optimizer
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
-from .structures import call, logits_of
+from .structures import as_arguments, call, logits_of
 
 __all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
 
@@ -279,7 +279,8 @@ def _train(
         if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
             first.extend(first_parameters(network, inputs))
             _train_mode(private)
-        return _losses(settings.loss, call(private, inputs), targets, kept)
+        positional, named = as_arguments(network, inputs)  # the wrapper would take anything
+        return _losses(settings.loss, private(*positional, **named), targets, kept)
 
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:

@@ -78,14 +78,20 @@ def example_of(dataset: Any) -> list[Any]:
     """A data set of one record, all zeros, with the structure, the shapes and the types of the given one's."""
     if isinstance(dataset, TensorDataset):
         return [tuple(tensor.new_zeros(tensor.shape[1:], device="cpu") for tensor in dataset.tensors)]
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        expected = "a map-style data set, with __len__ and __getitem__"
-        raise InvalidArgument("dataset", expected, type(dataset).__name__, "Tensors go into a TensorDataset.")
-    if not len(dataset):
-        raise InvalidArgument("dataset", "one with at least one record", "an empty one")
-    batch = default_collate([dataset[0]])
-    list(tensors_of(batch, "dataset[0]"))  # refuses what is no tensor
-    return [mapped(batch, lambda part: torch.zeros_like(part[0]))]
+    try:
+        if not len(dataset):
+            raise InvalidArgument("dataset", "one with at least one record", "an empty one")
+        batch = default_collate([dataset[0]])
+        list(tensors_of(batch, "dataset[0]"))  # refuses what is no tensor
+        return [mapped(batch, lambda part: torch.zeros_like(part[0]))]
+    except InvalidArgument:
+        raise
+    except Exception as error:  # its text may show the record
+        expected, got = (
+            "a map-style data set of tensors and numbers",
+            f"{type(dataset).__name__}, {type(error).__name__}",
+        )
+        raise InvalidArgument("dataset", expected, got, "Tensors go into a TensorDataset.") from None
 
 
 def finite_rows(structure: Any, size: int) -> Tensor:

@@ -63,7 +63,7 @@ def test_items_of_several_kinds(dataset: Any, inputs: Any, targets: Any) -> None
 def test_what_is_no_record_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="dataset must be one with items"):
         batch_of([torch.ones(2)], [0], "cpu")
-    with pytest.raises(InvalidArgument, match="dataset must be a map-style data set"):
+    with pytest.raises(InvalidArgument, match="dataset must be a map-style data set of"):
         example_of(iter([]))
     with pytest.raises(InvalidArgument, match="at least one record"):
         example_of([])

@@ -529,7 +529,7 @@ def test_dask_trains_the_teachers_of_a_killed_worker_again(tmp_path: Path) -> No
             train_teachers(
                 tmp_path / "failing",
                 build_model=Picky,
-                dataset=TensorDataset(inputs + 7.0 * (inputs == inputs[7]), labels),
+                dataset=TensorDataset(inputs.index_fill(0, torch.tensor([7]), 7.0), labels),
                 settings=TrainingSettings(batch_size=10, epochs=2),
                 executor=executor,
                 **options,
