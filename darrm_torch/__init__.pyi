@@ -1,6 +1,6 @@
 """What `darrm_torch` exports, and where each name lives: the one list, for type checkers and for lazy loading."""
 
-from . import lightning as lightning
+from . import federated as federated, lightning as lightning
 from .auditing import Audit as Audit, audit as audit
 from .errors import (
     BudgetExceeded as BudgetExceeded,

@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 import signal
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -83,6 +84,27 @@ def labeler() -> dt.PrivateLabeler:
     return dt.PrivateLabeler(
         dt.NoiseFreeMajority(), teachers=["a", "b", "c"], classes=2, overlap=1, ledger=dt.PrivacyLedger()
     )
+
+
+def registered_sites() -> list[dt.federated.RegisteredSite]:
+    return [dt.federated.RegisteredSite(name=name, digest=name, public_key=f"{ord(name):064x}") for name in "abc"]
+
+
+def no_answers(request: bytes) -> list[tuple[str, bytes]]:
+    return []
+
+
+def signing_key() -> Any:
+    return pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
+
+
+def a_site() -> dt.federated.Site:
+    pytest.importorskip("flwr")
+    return dt.federated.Site(dt.federated.LocalTeacher(network()), key=signing_key(), classes=2)
+
+
+def a_grid() -> Any:
+    return types.SimpleNamespace(get_node_ids=list, push_messages=list, pull_messages=list)
 
 
 def drawn_labels(new: Any) -> list[int]:
@@ -319,6 +341,18 @@ CALLS: dict[str, Callable[[], Any]] = {
     },
 }
 
+CALLS |= {
+    "federated.FlowerExchange": lambda: {"grid": a_grid()},
+    "federated.LocalTeacher": lambda: {"model": network()},
+    "federated.LocalTeacher.vote": lambda: (dt.federated.LocalTeacher(network()), {"inputs": X}),
+    "federated.RegisteredSite": lambda: {"name": "clinic", "digest": "a", "public_key": "0" * 64},
+    "federated.RemoteLabeler": lambda: {"labeler": labeler(), "sites": registered_sites(), "exchange": no_answers},
+    "federated.Request": lambda: {"round": "r", "agreement": "terms", "classes": 2, "inputs": X.numpy()},
+    "federated.Site": lambda: {"teacher": dt.federated.LocalTeacher(network()), "key": signing_key(), "classes": 2},
+    "federated.client_app": lambda: {"site": a_site()},
+    "federated.site_key": lambda: {"path": PLACES["key"]},
+}
+
 BUILT: dict[str, Callable[[], Any]] = {
     "ConfidentGNMax": lambda: dt.ConfidentGNMax(threshold=2.0, sigma_check=2.0, sigma=1.0, teachers=3, classes=2),
     "DaRRM": lambda: dt.DaRRM(noise()),
@@ -382,6 +416,8 @@ NOT_CALLED = {
     "lightning.AccountantCheckpoint.*, lightning.PrivacyReport.*, lightning.StudentModule.*, "
     "lightning.PrivateLabelDataModule.*": "called by Lightning",
     "lightning.FixMatch.loss, lightning.VirtualAdversarialTraining.*": "called by StudentModule",
+    "federated.Answer*, federated.Request.*": "read by the server and the sites: tests/federated/test_messages.py",
+    "federated.Site.answer, federated.MessageRefused*, federated.public_key": "tests/federated",
     "watch_training": "needs an optimizer of Opacus: tests/teachers/test_watching.py",
 }
 
@@ -478,9 +514,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.compose", "other"): "huge int, beyond float",
     ("NoiseFunction.label_probability", "counts"): "2",
-    ("PrivateLabeler", "teachers"): "['x']",  # one teacher
-    ("PrivateLabeler", "assumptions"): "['x']",
-    ("VoteFile", "missing"): "['x']",
+    ("PrivateLabeler", "teachers"): "['x'], str array",  # names
+    ("PrivateLabeler", "assumptions"): "['x'], str array",
+    ("VoteFile", "classes"): "str array",
+    ("VoteFile", "missing"): "['x'], str array",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",
     (
         "PrivateMajorityEnsemble.check_budget",
@@ -643,7 +680,11 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
     np.save(folder / "votes.npy", np.zeros((3, 5), dtype=np.int64))
     PLACES["votes"] = folder / "votes.npy"
     PLACES.update(
-        weights=folder / "weights.pt", cache=folder / "cache", teachers=folder / "teachers", private=folder / "private"
+        weights=folder / "weights.pt",
+        cache=folder / "cache",
+        key=folder / "site.pem",
+        teachers=folder / "teachers",
+        private=folder / "private",
     )
 
 
@@ -655,9 +696,9 @@ def _no_warnings() -> Iterator[None]:
 
 
 def public_callables() -> set[str]:
-    """The functions, classes and methods of ``dt.__all__`` and ``dt.lightning.__all__``."""
+    """The functions, classes and methods of ``dt.__all__`` and of the wings that are used by name."""
     found = set()
-    for prefix, names in (("", dt.__all__), ("lightning.", dt.lightning.__all__)):
+    for prefix, names in (("", dt.__all__), ("lightning.", dt.lightning.__all__), ("federated.", dt.federated.__all__)):
         for name in names:
             one = function(prefix + name)
             if not callable(one):
