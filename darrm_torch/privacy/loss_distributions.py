@@ -106,9 +106,10 @@ class RepeatedPromise:
         choices = factorials[-1] - factorials - factorials[::-1]
         logs = choices - ones * math.log1p(math.exp(-epsilon)) - (count - ones) * np.logaddexp(0.0, epsilon)
         error = 16 * _UNIT * (8 + 3 * float(factorials[-1]) + 2 * count * (epsilon + 1))
-        positive = np.flatnonzero(logs > -750)  # of a million masses a few ten thousand are above the smallest double
+        positive = np.flatnonzero(logs > -750)  # the rest is below the smallest double
         kept = slice(positive[0], positive[-1] + 1)
-        self._losses, self._masses = (2 * ones - count)[kept] * epsilon, np.exp(logs[kept]) * math.exp(min(error, 700.0))
+        self._losses = (2 * ones - count)[kept] * epsilon
+        self._masses = np.exp(logs[kept]) * math.exp(min(error, 700.0))
         self._largest = count * epsilon
         self._revealed = -math.expm1(count * math.log1p(-promise.delta)) * (1 + 16 * _UNIT)
 
