@@ -63,6 +63,7 @@ def train_teachers(
     A teacher that is already in the folder is not trained again. A teacher whose training was interrupted starts again
     with fresh noise; nothing of the interrupted training was kept, so it costs nothing. A folder accepts only the data
     and shards that it was started with. With others, a record could be in the data of more than ``overlap`` teachers.
+    Once all teachers with the price of a random allocation are trained, none of them is trained again.
 
     The teachers' files, the only output outside ``private_folder``, record the allocation of the records to the shards,
     or why they have none. Nothing in them, in their names and times, or in an error shows the draws, apart from the
@@ -99,8 +100,9 @@ def train_teachers(
 
     Raises:
         InvalidArgument: repeated or negative positions, tensors of different lengths, a ``name`` that is no file name,
-            ``total`` with other shards, a private folder that others can read, or a file in the folder that is damaged
-            was trained with other settings, on other data or with other shards, or was written by a newer version.
+            ``total`` with other shards, a private folder that others can read, a finished training with a random
+            allocation of which files are missing, or a file in the folder that is damaged, was trained with other
+            settings, on other data or with other shards, or was written by a newer version.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
@@ -159,7 +161,15 @@ def train_teachers(
     for file in files:
         if file.exists():
             migrate(file)
+    if missing and allocation is not None and shards.finished:
+        cure = (
+            "A teacher that is trained again may have been chosen by its results, which voids the price of the random "
+            "allocation. Put the files back, or train all in another folder: those teachers have a price of their own."
+        )
+        raise InvalidArgument(str(folder), "all teachers of a finished training", f"{len(missing)} fewer", cure)
     if not missing:
+        if allocation is not None:
+            shards.finish()
         return files
     steps = settings.epochs * settings.steps_per_epoch(shard_size)
     seeds = _seeds(len(shards), insecure_seed)
@@ -203,6 +213,8 @@ def train_teachers(
             stop.value = 1  # otherwise a teacher could finish later and replace one of the next run
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if allocation is not None:
+        shards.finish()
     return files
 
 
