@@ -81,6 +81,17 @@ def counted() -> dt.DataDependentLoss:
     return dt.DataDependentLoss(mechanism=dt.GNMax(sigma=2.0), counts=VOTES)
 
 
+class Site:
+    digest = "site"
+
+    def vote(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(inputs), dtype=torch.int64)
+
+
+def site_ledger() -> dt.PrivacyLedger:
+    return dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=100.0))
+
+
 def labeler() -> dt.PrivateLabeler:
     return dt.PrivateLabeler(
         dt.NoiseFreeMajority(), teachers=["a", "b", "c"], classes=2, overlap=1, ledger=dt.PrivacyLedger()
@@ -246,6 +257,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateLabeler.spending_from": lambda: (labeler(), {"ledger": dt.PrivacyLedger()}),
     "PrivateLabeler.total_privacy": lambda: (labeler(), {"labels": 2}),
     "PrivateLabeler.privacy_report": lambda: (labeler(), {"as_dict": True}),
+    "RandomizedVotes": lambda: {"teacher": Site(), "classes": 2, "epsilon": 1.0, "ledger": site_ledger()},
+    "RandomizedVotes.vote": lambda: (
+        dt.RandomizedVotes(Site(), classes=2, epsilon=1.0, ledger=site_ledger()),
+        {"inputs": X},
+    ),
     "VoteFile": lambda: {"path": PLACES["votes"], "teachers": 3, "classes": 2},
     "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
@@ -405,6 +421,7 @@ NOT_CALLED = {
     "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
     "Voter*": "a protocol",
+    "adapter_teachers": "it needs peft, which is slow to import: tests/teachers/test_adapters.py",
     "SelfBoundingCertificate.*": "a result",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
@@ -550,6 +567,11 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyReading.check", "source"): "None",
     ("PrivacyReading.check", "module"): "None, {}, {'a': 1}, module",
     ("*", "inputs"): "tensor, empty tensor",
+    (
+        "RandomizedVotes.vote",
+        "inputs",
+    ): "tensor, bool tensor, empty tensor, requires_grad, negative tensor, three axes, "
+    "scalar tensor",  # whatever its own teacher takes
     ("TrainingSettings", "*"): "huge int, beyond float, huge float",
     ("lightning.VirtualAdversarialTraining", "*"): "huge int, beyond float, huge float",
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",

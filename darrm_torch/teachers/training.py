@@ -65,7 +65,8 @@ def train_teachers(
     released nothing, and whether a worker dies does not depend on what it computes (an assumption about the machine).
     So the teacher that is kept has the distribution of one whole training, which does not depend on the first. A folder
     accepts only the data and shards that it was started with. With others, a record could be in the data of more than
-    ``overlap`` teachers.
+    ``overlap`` teachers. Once all teachers with the price of a random allocation are trained, none of them is trained
+    again.
 
     The teachers' files, the only output outside ``private_folder``, record the allocation of the records to the shards,
     or why they have none. Nothing in them, in their names and times, or in an error shows the draws, apart from the
@@ -113,8 +114,9 @@ def train_teachers(
     Raises:
         InvalidArgument: repeated or negative positions, records that the network, the loss or the optimizer does not
             take (a step on zeros of their shape is tried first), a ``name`` that is no file name, ``total`` with other
-            shards, a private folder that others can read, or a file in the folder that is damaged, was trained with
-            other settings, on other data or with other shards, or was written by a newer version.
+            shards, a private folder that others can read, a finished training with a random allocation of which files
+            are missing, or a file in the folder that is damaged, was trained with other settings, on other data or with
+            other shards, or was written by a newer version.
         UnprovenPrivacy: training changes a buffer of the network.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
@@ -173,7 +175,15 @@ def train_teachers(
     for file in files:
         if file.exists():
             migrate(file)
+    if missing and allocation is not None and shards.finished:
+        cure = (
+            "A teacher that is trained again may have been chosen by its results, which voids the price of the random "
+            "allocation. Put the files back, or train all in another folder: those teachers have a price of their own."
+        )
+        raise InvalidArgument(str(folder), "all teachers of a finished training", f"{len(missing)} fewer", cure)
     if not missing:
+        if allocation is not None:
+            shards.finish()
         return files
     started = time.time_ns()  # the time of all files: theirs would show how long each training took
     seeds = _seeds(len(shards), insecure_seed)
@@ -221,15 +231,17 @@ def train_teachers(
         with bar:
             job_with = partial(job_of, threads=None)
             _run_jobs(executor, missing, job_with, store, at_once=workers or len(missing))
-        return files
-    if workers is None:
-        workers = 1 if device.startswith("cuda") and torch.cuda.is_available() else len(os.sched_getaffinity(0))
-    # First as many teachers as divide evenly among the workers; then the rest, with more threads each.
-    even = len(missing) - len(missing) % workers
-    with bar, _processes(min(workers, len(missing)), bar) as (pool, tick):
-        for wave in filter(None, (missing[:even], missing[even:])):
-            job_with = partial(job_of, threads=max(1, workers // len(wave)))
-            _run_jobs(pool, wave, job_with, store, at_once=len(wave), tick=tick)
+    else:
+        if workers is None:
+            workers = 1 if device.startswith("cuda") and torch.cuda.is_available() else len(os.sched_getaffinity(0))
+        # First as many teachers as divide evenly among the workers; then the rest, with more threads each.
+        even = len(missing) - len(missing) % workers
+        with bar, _processes(min(workers, len(missing)), bar) as (pool, tick):
+            for wave in filter(None, (missing[:even], missing[even:])):
+                job_with = partial(job_of, threads=max(1, workers // len(wave)))
+                _run_jobs(pool, wave, job_with, store, at_once=len(wave), tick=tick)
+    if allocation is not None:
+        shards.finish()
     return files
 
 

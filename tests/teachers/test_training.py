@@ -297,6 +297,22 @@ def test_empty_shards_train_and_cost_the_same(allocated: tuple[Path, dict[str, A
     assert total.epsilon < 0.6 * profiles[0].epsilon(1e-4)
 
 
+def test_no_teacher_of_a_finished_training_is_trained_again(allocated: tuple[Path, dict[str, Any]]) -> None:
+    """A second try at one teacher would be a choice by its results."""
+    folder, arguments = allocated
+    file = folder / "teachers" / "teacher-002.pt"
+    content = file.read_bytes()
+    again = arguments | {"shards": assign_shards(3, teachers=5, private_folder=folder / "private")}
+    for shards in (arguments, again):
+        file.unlink()
+        with pytest.raises(
+            InvalidArgument, match=r"all teachers of a finished training, got '1 fewer'.*Put the files back"
+        ):
+            train_teachers(folder / "teachers", **shards)
+        file.write_bytes(content)
+        assert file in train_teachers(folder / "teachers", **shards)
+
+
 def test_a_second_training_on_the_same_shards_is_priced_without_the_allocation(
     allocated: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
