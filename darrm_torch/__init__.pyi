@@ -98,6 +98,7 @@ from .privacy.totals import (
     TotalPrivacy as TotalPrivacy,
     total_privacy as total_privacy,
 )
+from .teachers.adapters import adapter_teachers as adapter_teachers
 from .teachers.checkpoints import load_teacher as load_teacher
 from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records
 from .teachers.independence import check_independent as check_independent

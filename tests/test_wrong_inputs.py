@@ -421,6 +421,7 @@ NOT_CALLED = {
     "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
     "Voter*": "a protocol",
+    "adapter_teachers": "it needs peft, which is slow to import: tests/teachers/test_adapters.py",
     "SelfBoundingCertificate.*": "a result",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
