@@ -139,6 +139,8 @@ def filled_buffers(module: Any, initial: Any) -> list[str]:
     Those that equal the weights ``initial`` were not filled.
     """
     before = {} if initial is None else dict(named_weights(initial))
+    if isinstance(initial, Mapping):
+        before |= initial  # what teachers have in common may all lie in one part: its name is no common prefix
     same = {name for name, value in named_weights(module) if name in before and equal_bits(value, before[name])}
     if isinstance(module, Mapping):
         buffers = {name: value for name, value in module.items() if name.endswith(("running_mean", "running_var"))}

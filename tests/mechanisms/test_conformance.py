@@ -122,10 +122,10 @@ def drawn(mechanism, counts: np.ndarray, draws: int = 20_000) -> np.ndarray:
 @mechanisms
 def test_law_is_a_law(make) -> None:
     mechanism = make()
-    counts = some_counts(mechanism, 40)
+    counts = some_counts(mechanism, 15)
     law = mechanism.label_probabilities(counts)
     assert law.dtype == np.float64
-    assert law.shape[0] == 40
+    assert law.shape[0] == 15
     assert law.shape[1] - counts.shape[1] == (1 if isinstance(mechanism, ConfidentGNMax) else 0)
     assert law.min() >= 0
     np.testing.assert_allclose(law.sum(axis=1), 1.0, rtol=0, atol=1e-12)
