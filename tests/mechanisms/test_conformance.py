@@ -58,7 +58,9 @@ MECHANISMS = {
     "gnmax-label": lambda **seed: GNMax(sigma=5.0, delta=1e-4, teachers=K, classes=4, **seed),
     "noise-free": lambda **seed: NoiseFreeMajority(**seed),
     "self-bounding": lambda **seed: SelfBoundingPlurality(teachers=K, classes=4, allowance=2.5, **seed),
-    "self-bounding-sampled": lambda **seed: SelfBoundingPlurality(teachers=51, classes=10, allowance=3, **seed),
+    "self-bounding-sampled": lambda **seed: SelfBoundingPlurality(
+        teachers=51, classes=10, allowance=3, sample=11, **seed
+    ),
     "vote-private": lambda **seed: VotePrivatePlurality(teachers=K, classes=3, epsilon=0.8, **seed),
     "vote-private-sampled": lambda **seed: VotePrivatePlurality(
         teachers=51, classes=10, epsilon=0.8, sample=11, **seed
