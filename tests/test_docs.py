@@ -123,7 +123,7 @@ def test_command_exists(words: list[str]) -> None:
         assert help_of(*command)
     elif program == "dask":
         pytest.importorskip("distributed")
-        command, options = (sys.executable, "-m", "dask", arguments[0]), arguments[1:]
+        command, options = ("dask", arguments[0]), arguments[1:]
     else:
         assert program == "torchrun", f"no check is known for {program}"
         command, options = ("torch.distributed.run",), arguments
