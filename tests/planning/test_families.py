@@ -41,9 +41,10 @@ NAMES = {
     ("ask", "best"),
     [
         ({"overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)}, "vote-private table"),
-        (
+        pytest.param(
             {"overlap": 1, "labels": 100, "total_target": PrivacyGuarantee(epsilon=8.0, delta=1e-5)},
             "GNMax, calibrated on the label",
+            marks=pytest.mark.slow,
         ),
         ({"teacher": POINT, "label_target": PrivacyGuarantee(epsilon=0.3, delta=3e-5)}, "self-bounding plurality"),
         (

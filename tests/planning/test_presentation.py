@@ -15,6 +15,7 @@ from darrm_torch.planning.presentation import round_down
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
 
+@pytest.mark.slow
 def test_the_text_fits_80_columns_and_the_dictionary_is_json() -> None:
     target = PrivacyGuarantee(epsilon=0.1, delta=1e-4)
     answer = dt.plan(teachers=11, teacher=PAPER, labels=20, label_target=target, total_target=target)

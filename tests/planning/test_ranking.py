@@ -54,18 +54,16 @@ def darrm_agreement(gamma: np.ndarray, mean: float) -> float:
     return float(law @ (gamma + (1 - gamma) / 2))
 
 
-def test_paper_setting_needs_no_noise() -> None:
+@pytest.mark.parametrize("overlap", [pytest.param(1, marks=pytest.mark.slow), 11])
+def test_paper_setting_needs_no_noise(overlap: int) -> None:
     """K = 11, sigma = 12, rate 1/35, 175 steps: eleven such teachers cost (0.2544, 3e-4), under three of them."""
-    for overlap in (1, 11):
-        target = PrivacyGuarantee(epsilon=3 * 0.0852, delta=3e-4)
-        answer = dt.plan(
-            teachers=11, teacher=PAPER, overlap=overlap, labels=100, label_target=target, total_target=target
-        )
-        assert answer.best is not None
-        assert answer.best.name == "noise-free majority"
-        assert answer.best.agreement == 1.0
-        assert answer.best.total.epsilon <= 0.2556
-        assert "No noise is needed" in answer.best.reason
+    target = PrivacyGuarantee(epsilon=3 * 0.0852, delta=3e-4)
+    answer = dt.plan(teachers=11, teacher=PAPER, overlap=overlap, labels=100, label_target=target, total_target=target)
+    assert answer.best is not None
+    assert answer.best.name == "noise-free majority"
+    assert answer.best.agreement == 1.0
+    assert answer.best.total.epsilon <= 0.2556
+    assert "No noise is needed" in answer.best.reason
     assert row_of(answer, "GNMax").agreement < 0.99
 
 
@@ -409,13 +407,16 @@ def agreement_over_all_votes(
             marks=pytest.mark.slow,
         ),
         pytest.param({"overlap": 1, "label_target": PrivacyGuarantee(epsilon=1.0, delta=1e-3)}, marks=pytest.mark.slow),
-        {
-            "teacher": PrivacyGuarantee(epsilon=1.0, delta=1e-7),
-            "overlap": 1,
-            "labels": 4,
-            "label_target": PrivacyGuarantee(epsilon=0.7, delta=1e-5),
-            "total_target": PrivacyGuarantee(epsilon=0.9, delta=1e-5),
-        },
+        pytest.param(
+            {
+                "teacher": PrivacyGuarantee(epsilon=1.0, delta=1e-7),
+                "overlap": 1,
+                "labels": 4,
+                "label_target": PrivacyGuarantee(epsilon=0.7, delta=1e-5),
+                "total_target": PrivacyGuarantee(epsilon=0.9, delta=1e-5),
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["all overlap", "whole profile", "no privacy", "disjoint"],
 )
@@ -543,7 +544,7 @@ def test_for_any_request_of_many_classes_rows_keep_their_claims(
             assert np.array_equal(again.label_probabilities(votes), row.mechanism.label_probabilities(votes))
 
 
-@pytest.mark.parametrize("teachers", [5, 11, 21])
+@pytest.mark.parametrize("teachers", [5, 11, pytest.param(21, marks=pytest.mark.slow)])
 def test_self_bounding_noise_of_two_classes_is_the_table_of_two(teachers: int) -> None:
     answer = dt.plan(
         teachers=teachers,
@@ -658,6 +659,7 @@ def allocated() -> Plan:
     return dt.plan(teachers=11, teacher=PAPER, labels=3, total_target=total, allocation=allocation, prior=PAPERS_VOTES)
 
 
+@pytest.mark.slow
 def test_every_row_is_priced_with_the_allocation(allocated: Plan) -> None:
     for row in allocated.rows:
         if row.mechanism is None:
@@ -682,6 +684,7 @@ def test_every_row_is_priced_with_the_allocation(allocated: Plan) -> None:
     assert free.without_allocation == pytest.approx(0.0626, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_juries_allocation_and_noise_stand_side_by_side(allocated: Plan) -> None:
     jury, noise = row_of(allocated, "noise-free, 5 of 11"), row_of(allocated, "self-bounding noise")
     assert allocated.best is jury
