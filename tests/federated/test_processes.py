@@ -241,6 +241,6 @@ def test_three_sites_two_kills(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_thirty_one_sites_fifty_kills(tmp_path: Path) -> None:
     """A site is a SuperNode whose ClientApp runs in the same process; all are forked from one."""
-    with federation(tmp_path, light=True, sites=31, inputs=1000, batch=100, patience=120) as running:
+    with federation(tmp_path, light=True, sites=31, inputs=1000, batch=100, patience=300) as running:
         killed = run_with_kills(running, kills=50, pause=float(os.environ.get("PAUSE", "10")), seconds=7200, seed=1)
     print(killed, check(tmp_path, sites=31, inputs=1000))
