@@ -80,8 +80,7 @@ class LossDistribution:
         """The smallest proven epsilon at ``delta``; ``math.inf`` if there is none."""
         epsilon, slack = math.inf, 1e-12
         if delta > self.allowance:
-            with np.errstate(over="ignore"):  # it divides by the mass of the far tail, which may be tiny
-                epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
+            epsilon = max(_least_epsilon(pmf, delta - self.allowance) for pmf in self.pmfs)
             while math.isfinite(epsilon) and self._convolved(epsilon) > delta:  # its sums are rounded
                 epsilon, slack = epsilon + slack * max(1.0, epsilon), 2 * slack
         if self.dp_sgd and delta < 16 * self.allowance:
@@ -206,6 +205,32 @@ def _composed_size(pmf: Any, count: int) -> int:
         return int(pmf.size * count)
     low, high = common.compute_self_convolve_bounds(pmf.to_dense_pmf()._probs, count, _TAIL)
     return int(high - low)
+
+
+def _least_epsilon(pmf: Any, delta: float) -> float:
+    """``pmf.get_epsilon_for_delta(delta)`` in the same order of sums, on arrays: `dp_accounting` loops over the cells."""
+    from dp_accounting.pld import pld_pmf
+
+    if not isinstance(pmf, pld_pmf.DensePLDPmf):
+        with np.errstate(over="ignore"):  # it divides by the mass of the far tail, which may be tiny
+            return float(pmf.get_epsilon_for_delta(delta))
+    if pmf._infinity_mass > delta:
+        return math.inf
+    step, top = pmf._discretization, pmf._lower_loss + pmf.size - 1
+    cells = min(pmf.size, max(top, 0))  # those of positive losses
+    losses = np.cumsum(np.r_[top * step, np.full(cells, -step)])
+    masses = pmf._probs[::-1][:cells]
+    upper = np.cumsum(np.r_[pmf._infinity_mass, masses])
+    lower = np.cumsum(np.r_[0.0, np.exp(-losses[:-1]) * masses])
+    if hidden := int(np.searchsorted(lower, 0.0, side="right")) - 1:  # cells whose e^-loss is 0
+        reached = int(np.searchsorted(upper[1 : hidden + 1], delta))
+        if reached < hidden:
+            return float(max(0.0, losses[reached]))
+    with np.errstate(all="ignore"):
+        epsilons = np.log((upper - delta) / lower)
+        stops = np.flatnonzero((upper > delta) & (lower > 0) & (epsilons >= losses))
+    last = stops[0] if len(stops) else cells
+    return 0.0 if upper[last] <= lower[last] + delta else float(epsilons[last])
 
 
 def _small_epsilon(dp_sgd: DpSgd, delta: float) -> float:
