@@ -208,7 +208,7 @@ def _composed_size(pmf: Any, count: int) -> int:
 
 
 def _least_epsilon(pmf: Any, delta: float) -> float:
-    """``pmf.get_epsilon_for_delta(delta)`` in the same order of sums, on arrays: `dp_accounting` loops over the cells."""
+    """``pmf.get_epsilon_for_delta(delta)``: the same sums, on arrays where `dp_accounting` loops over the cells."""
     from dp_accounting.pld import pld_pmf
 
     if not isinstance(pmf, pld_pmf.DensePLDPmf):

@@ -13,7 +13,7 @@ from scipy import stats
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, Plan, PrivacyGuarantee, PrivacyProfile, Strategy
-from darrm_torch.planning.ranking import _smallest
+from darrm_torch.planning.needs import smallest
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 PAPERS_VOTES = dt.IndependentVotes(mean=0.75)
@@ -157,7 +157,7 @@ def test_the_smallest_number_is_found_in_few_steps(value: Callable[[float], floa
         asked.append(number)
         return value(number)
 
-    found = _smallest(counted, wanted, 1e-3, 4.0, 1.001)
+    found = smallest(counted, wanted, 1e-3, 4.0, 1.001)
     if value(4.0) < wanted:
         assert (found, len(asked)) == (None, 1)
         return
