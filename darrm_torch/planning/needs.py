@@ -180,7 +180,7 @@ def smallest(
         if log not in known:
             number = value(math.exp(log))
             more = number - wanted + _ROUNDING
-            if number == 0 and known:
+            if number == 0 and more < 0 and known:
                 more = -min(abs(one) for one in known.values())
             # Brent's method ends where it is zero, also on a plateau.
             known[log] = more if more < 0 else max(more, 1e-4)

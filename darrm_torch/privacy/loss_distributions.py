@@ -163,7 +163,7 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
         widest = max(widest, *(pmf.size for pmf, _ in parts))
         if sum(_composed_size(pmf, count) for pmf, count in parts) > MOST_CELLS:
             return LossDistribution((), math.inf, dp_sgd if not promises else None)
-        composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
+        composed = [_repeated(pmf, count) for pmf, count in parts]
         pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
     # The allowance bounds the rounding error of delta at any epsilon, in units of 2^-53. One release: its curve
     # has an error of a few units, and so has each of its at most `widest` masses; n releases, replaced one after the
@@ -195,6 +195,13 @@ def _fewer_runs(dp_sgd: DpSgd) -> DpSgd:
             runs[weaker] = runs.get(weaker, 0) + steps
         digits /= 2
     return tuple((noise, rate, runs[noise, rate, g], g) for noise, rate, g in sorted(runs)) if runs else dp_sgd
+
+
+def _repeated(pmf: Any, count: int) -> Any:
+    """``count`` such releases together. `dp_accounting` would compute ``size**count`` to find that it wants arrays."""
+    if count == 1:
+        return pmf
+    return (pmf.to_dense_pmf() if count > 2**16 else pmf).self_compose(count, _TAIL)
 
 
 def _composed_size(pmf: Any, count: int) -> int:
