@@ -303,11 +303,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     @property
     def noise(self) -> NoiseFunction:
-        """The noise function of the mechanism.
-
-        Raises:
-            InvalidArgument: the mechanism has none; only :class:`~darrm_torch.DaRRM` has one.
-        """
+        """The noise function. Raises InvalidArgument for a mechanism without one: only DaRRM has one."""
         if not isinstance(self.mechanism, DaRRM):
             raise InvalidArgument("mechanism", "a DaRRM, which has a noise function", self.mechanism)
         return self.mechanism.noise
