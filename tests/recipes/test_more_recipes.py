@@ -204,6 +204,7 @@ def test_a_student_of_true_labels_asks_nobody() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not data.DEBIAN_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_semi_supervised_students_are_better_than_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's task, 100 labels at m = 3: above the labels, and near a student of as many true ones."""
