@@ -66,8 +66,9 @@ def train_teachers(
     Once all teachers with the price of a random allocation are trained, none of them is trained again.
 
     The teachers' files, the only output outside ``private_folder``, record the allocation of the records to the shards,
-    or why they have none. Nothing in them, in their names and times, or in an error shows the draws, apart from the
-    weights themselves. An empty shard is trained like any other. :func:`forget_draws` deletes draws and key afterwards.
+    or why they have none. Nothing in them, in their names and modification times, or in an error shows the draws, apart
+    from the weights themselves. An empty shard is trained like any other. :func:`forget_draws` deletes draws and key
+    afterwards.
 
     Args:
         folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written completely or not at all.
