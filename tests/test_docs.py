@@ -107,6 +107,9 @@ def test_command_exists(words: list[str]) -> None:
     elif program == "darrm":
         command, options = (*DARRM, arguments[0]), arguments[1:]
         assert help_of(*command)
+    elif program == "dask":
+        pytest.importorskip("distributed")
+        command, options = (sys.executable, "-m", "dask", arguments[0]), arguments[1:]
     else:
         assert program == "torchrun", f"no check is known for {program}"
         command, options = (sys.executable, "-m", "torch.distributed.run"), arguments

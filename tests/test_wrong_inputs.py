@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 
@@ -78,6 +79,17 @@ def student() -> dt.lightning.StudentModule:
 
 def counted() -> dt.DataDependentLoss:
     return dt.DataDependentLoss(mechanism=dt.GNMax(sigma=2.0), counts=VOTES)
+
+
+class Site:
+    digest = "site"
+
+    def vote(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(inputs), dtype=torch.int64)
+
+
+def site_ledger() -> dt.PrivacyLedger:
+    return dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=100.0))
 
 
 def labeler() -> dt.PrivateLabeler:
@@ -245,6 +257,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateLabeler.spending_from": lambda: (labeler(), {"ledger": dt.PrivacyLedger()}),
     "PrivateLabeler.total_privacy": lambda: (labeler(), {"labels": 2}),
     "PrivateLabeler.privacy_report": lambda: (labeler(), {"as_dict": True}),
+    "RandomizedVotes": lambda: {"teacher": Site(), "classes": 2, "epsilon": 1.0, "ledger": site_ledger()},
+    "RandomizedVotes.vote": lambda: (
+        dt.RandomizedVotes(Site(), classes=2, epsilon=1.0, ledger=site_ledger()),
+        {"inputs": X},
+    ),
     "VoteFile": lambda: {"path": PLACES["votes"], "teachers": 3, "classes": 2},
     "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
@@ -321,8 +338,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "train_teachers": lambda: {
         "folder": PLACES["teachers"],
         "build_model": network,
-        "inputs": torch.zeros(6, 4),
-        "labels": torch.zeros(6, dtype=torch.int64),
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
         "shards": [np.array([0, 1]), np.array([2, 3])],
         "shard_size": 2,
         "settings": dt.TrainingSettings(epochs=1),
@@ -405,6 +421,7 @@ NOT_CALLED = {
     "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
     "Voter*": "a protocol",
+    "adapter_teachers": "it needs peft, which is slow to import: tests/teachers/test_adapters.py",
     "SelfBoundingCertificate.*": "a result",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
@@ -550,6 +567,11 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyReading.check", "source"): "None",
     ("PrivacyReading.check", "module"): "None, {}, {'a': 1}, module",
     ("*", "inputs"): "tensor, empty tensor",
+    (
+        "RandomizedVotes.vote",
+        "inputs",
+    ): "tensor, bool tensor, empty tensor, requires_grad, negative tensor, three axes, "
+    "scalar tensor",  # whatever its own teacher takes
     ("TrainingSettings", "*"): "huge int, beyond float, huge float",
     ("lightning.VirtualAdversarialTraining", "*"): "huge int, beyond float, huge float",
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
@@ -759,14 +781,15 @@ def test_a_network_that_works_in_place_is_trained(tmp_path: Path) -> None:
 
     settings = dt.TrainingSettings(epochs=1, batch_size=2)
     build = functools.partial(nn.Sequential, nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
-    labels = torch.zeros(6, dtype=torch.int64)
-    assert train_teacher(build, torch.zeros(6, 4), labels, shard_size=6, settings=settings, seeds=(0, 1))
+    records = TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert train_teacher(build, records, shard_size=6, settings=settings, seeds=(0, 1))
 
 
 def test_training_refuses_inputs_that_the_network_does_not_take(tmp_path: Path) -> None:
     for kind in (torch.float64, torch.float16):
-        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "inputs": torch.zeros(6, 4, dtype=kind)}
-        with pytest.raises(dt.InvalidArgument, match="inputs must be what the network of build_model takes"):
+        records = TensorDataset(torch.zeros(6, 4, dtype=kind), torch.zeros(6, dtype=torch.int64))
+        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "dataset": records}
+        with pytest.raises(dt.InvalidArgument, match="dataset must be what the network of build_model can be trained"):
             dt.train_teachers(**arguments)
 
 

@@ -413,8 +413,7 @@ def memory_ledger() -> PrivacyLedger:
 
 def _table(name: str, values: npt.ArrayLike, expected: str) -> Any:
     try:
-        array: npt.NDArray[Any] = np.asarray(values)
-        return array
+        return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
         raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
 
@@ -441,7 +440,8 @@ def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
 
 _VOTES = (
     "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
-    "Whether a vote is missing does not depend on private records. The party that runs the labeler sees the votes."
+    "Whether a vote is missing does not depend on private records. Labels are protected, not votes: the party that "
+    "runs the labeler sees the votes and is trusted with them, unless each site randomized its own."
 )
 
 _IN_MEMORY = (

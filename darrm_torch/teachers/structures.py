@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from ..errors import InvalidArgument
 
 __all__ = [
+    "Rows",
     "Structure",
     "as_arguments",
     "batches_of",
@@ -85,6 +87,23 @@ def batches_of(inputs: Structure, size: int) -> Iterator[Structure]:
     """The inputs in batches of at most ``size``."""
     for start in range(0, size_of(inputs), size):
         yield mapped(inputs, lambda part, start=start: part[start : start + size])  # type: ignore[misc]
+
+
+class Rows(Dataset[Any]):
+    """The inputs one by one, as a map-style data set.
+
+    >>> Rows({"ids": torch.arange(6).reshape(3, 2)})[1]
+    {'ids': tensor([2, 3])}
+    """
+
+    def __init__(self, inputs: Structure) -> None:
+        self.inputs = inputs
+
+    def __len__(self) -> int:
+        return size_of(self.inputs)
+
+    def __getitem__(self, index: int) -> Structure:
+        return rows_of(self.inputs, index)
 
 
 def as_arguments(network: Any, inputs: Structure) -> tuple[tuple[Any, ...], dict[str, Any]]:

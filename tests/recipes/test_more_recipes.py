@@ -115,6 +115,25 @@ def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {row.numpy().tobytes() for row in private}.isdisjoint(row.numpy().tobytes() for row in public)
 
 
+@pytest.mark.slow
+def test_votes_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two worker processes write the parts; a block that is written again costs nothing and changes nothing."""
+    pytest.importorskip("distributed")
+    pytest.importorskip("pyarrow")
+    cluster, how = recipe("10_votes_on_a_cluster"), {"blocks": 3, "rows": 500, "epochs": 8}
+    assert cluster.main(tmp_path, **how) > 0.5
+    assert "Released: 1500 labels, by NoiseFreeMajority from 7 teachers" in capsys.readouterr().out
+    parts, labels = sorted((tmp_path / "votes").iterdir()), (tmp_path / "labels.csv").read_bytes()
+    assert [part.name for part in parts] == [f"part-{block:04d}.parquet" for block in range(3)]
+    votes = parts[1].read_bytes()
+    parts[1].unlink()
+    cluster.write_votes(1, rows=500, files=sorted((tmp_path / "teachers").glob("*.pt")), folder=tmp_path / "votes")
+    assert parts[1].read_bytes() == votes
+    (tmp_path / "votes" / ".part-0009.parquet").touch()  # of a worker that was killed
+    file = dt.VoteFile(tmp_path / "votes", teachers=7, classes=10, keys="id")
+    assert (len(file), labels.count(b"\n")) == (1500, 1501)
+
+
 def test_fresh_votes_compose(capsys: pytest.CaptureFixture[str]) -> None:
     fresh = recipe("08_fresh_votes")
     results = fresh.main(hospitals=11)
