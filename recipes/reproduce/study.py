@@ -424,10 +424,9 @@ def _goals(
                 if any(one not in designs for one in pair):
                     continue
                 known, secret = (float(values(task, one, epsilon, "soft", "label").mean()) for one in pair)
-                asked = known < 0.97
                 second.append(
                     (task, f"{epsilon:g}", count, known, secret, secret - known,
-                     "yes" if secret >= known + 0.01 else "no" if asked else "not asked")
+                     ("yes" if secret >= known + 0.01 else "no") if known < 0.97 else "not asked")
                 )  # fmt: skip
     notes = []
     at = [row for row in first if row[1] in ("0.25", "1")]
