@@ -133,6 +133,7 @@ def test_learning_rates_are_the_best_on_the_public_data() -> None:
     assert study.parts(("5v8", "0v6"), (1, 2)) == [("5v8", 1), ("0v6", 1), ("5v8", 2), ("0v6", 2)]
 
 
+@pytest.mark.slow
 @fashion_mnist
 def test_a_small_study_resumes_and_reports_what_is_missing(tmp_path: Path) -> None:
     designs = tuple(one for one in study.DESIGNS if one.teachers in (1, 5))
@@ -157,6 +158,7 @@ def test_a_small_study_resumes_and_reports_what_is_missing(tmp_path: Path) -> No
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @fashion_mnist
 def test_a_small_comparison_keeps_what_it_says(tmp_path: Path) -> None:
     rows = comparison.rows()

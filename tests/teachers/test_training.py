@@ -334,7 +334,7 @@ def test_trainings_without_secret_noise_have_no_allocation(
     assert shards.allocation_for("another")[0] is not None  # nothing was used up
 
 
-@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize("drawn", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_total_sets_the_noise(drawn: bool, tmp_path: Path) -> None:
     inputs, labels = some_data(60)
     target = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
