@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 
@@ -256,6 +257,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateLabeler.spending_from": lambda: (labeler(), {"ledger": dt.PrivacyLedger()}),
     "PrivateLabeler.total_privacy": lambda: (labeler(), {"labels": 2}),
     "PrivateLabeler.privacy_report": lambda: (labeler(), {"as_dict": True}),
+    "StoredTeacher": lambda: {"file": PLACES["weights"], "build_model": network},
+    "StoredTeacher.vote": lambda: (dt.StoredTeacher(PLACES["weights"], network), {"inputs": torch.zeros(2, 4)}),
+    "label_loader": lambda: {
+        "labeler": dt.PrivateLabeler(dt.NoiseFreeMajority(), teachers=[Site()], classes=2, ledger=dt.PrivacyLedger()),
+        "loader": [torch.zeros(2, 4), torch.ones(2, 4)],
+        "private_folder": PLACES["votes-folder"],
+        "progress": False,
+    },
     "RandomizedVotes": lambda: {"teacher": Site(), "classes": 2, "epsilon": 1.0, "ledger": site_ledger()},
     "RandomizedVotes.vote": lambda: (
         dt.RandomizedVotes(Site(), classes=2, epsilon=1.0, ledger=site_ledger()),
@@ -337,8 +346,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "train_teachers": lambda: {
         "folder": PLACES["teachers"],
         "build_model": network,
-        "inputs": torch.zeros(6, 4),
-        "labels": torch.zeros(6, dtype=torch.int64),
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
         "shards": [np.array([0, 1]), np.array([2, 3])],
         "shard_size": 2,
         "settings": dt.TrainingSettings(epochs=1),
@@ -552,6 +560,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("*", "initial"): "None, {}, {'a': 1}, module",
     ("read_privacy", "module"): "None, {}, {'a': 1}, module",
     ("read_privacy", "data_loader"): "None",
+    ("label_loader", "loader"): "*",  # a tensor holds batches, too, and this voter takes any
     ("read_privacy", "optimizer"): "*",  # a history has no engine that could know its optimizer
     ("lightning.FixMatch", "weak"): "class, module",
     ("lightning.FixMatch", "strong"): "class, module",
@@ -601,6 +610,7 @@ ALSO_CALLED = {
     ("PrivacyProfile.from_guarantee", "more"): ("guarantee",),
     ("PrivacyReading.check", "source"): ("history", "accountant"),
     ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),
+    ("label_loader", "loader"): ("inputs",),
     ("PrivateMajorityEnsemble.set_extra_state", "state"): ("state_dict",),
     ("RandomAllocation.from_dict", "value"): ("allocation",),
     ("PrivateMajorityEnsemble.from_opacus", "data_loaders"): ("data loader",),
@@ -707,6 +717,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
         key=folder / "site.pem",
         teachers=folder / "teachers",
         private=folder / "private",
+        **{"votes-folder": folder / "voting"},
     )
 
 
@@ -781,14 +792,15 @@ def test_a_network_that_works_in_place_is_trained(tmp_path: Path) -> None:
 
     settings = dt.TrainingSettings(epochs=1, batch_size=2)
     build = functools.partial(nn.Sequential, nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
-    labels = torch.zeros(6, dtype=torch.int64)
-    assert train_teacher(build, torch.zeros(6, 4), labels, shard_size=6, settings=settings, seeds=(0, 1))
+    records = TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert train_teacher(build, records, shard_size=6, settings=settings, seeds=(0, 1))
 
 
 def test_training_refuses_inputs_that_the_network_does_not_take(tmp_path: Path) -> None:
     for kind in (torch.float64, torch.float16):
-        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "inputs": torch.zeros(6, 4, dtype=kind)}
-        with pytest.raises(dt.InvalidArgument, match="inputs must be what the network of build_model takes"):
+        records = TensorDataset(torch.zeros(6, 4, dtype=kind), torch.zeros(6, dtype=torch.int64))
+        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "dataset": records}
+        with pytest.raises(dt.InvalidArgument, match="dataset must be what the network of build_model can be trained"):
             dt.train_teachers(**arguments)
 
 

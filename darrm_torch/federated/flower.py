@@ -5,6 +5,7 @@ The extra ``federated`` installs Flower. Turn its telemetry off with ``FLWR_TELE
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from .site import Site
 
 __all__ = ["FlowerExchange", "client_app"]
 
+_log = logging.getLogger(__name__)
 _ACTION = "darrm_votes"
 _RECORD, _FIELD = "darrm", "message"
 
@@ -37,8 +39,12 @@ def client_app(site: Site | Callable[[Any], Site]) -> Any:
 
     @app.query(_ACTION)
     def answer(message: Any, context: Any) -> Any:
-        ready = site if isinstance(site, Site) else site(context)
-        return Message(_content(ready.answer(_payload(message))), reply_to=message)
+        try:
+            reply = (site if isinstance(site, Site) else site(context)).answer(_payload(message))
+        except Exception:  # Flower would send its text to the server
+            _log.exception("the site could not answer")
+            reply = b""
+        return Message(_content(reply), reply_to=message)
 
     return app
 
@@ -67,7 +73,7 @@ class FlowerExchange:
         self._pause = check_number("pause", pause, low=0.0, high=1e9)
 
     def __call__(self, request: bytes) -> Iterator[tuple[str, bytes]]:
-        """Yields (node, answer); an answer is empty where Flower reports an error instead of one."""
+        """Yields (node, answer). A node for which Flower reports an error is asked again."""
         from flwr.app import Message
 
         end = time.monotonic() + self._patience
@@ -87,10 +93,9 @@ class FlowerExchange:
             for reply in self._grid.pull_messages(list(waiting)) if waiting else ():
                 waiting.discard(reply.metadata.reply_to_message_id)
                 node = reply.metadata.src_node_id
-                if node not in done:  # else it was asked again and has answered both
-                    yield f"node {node}", _payload(reply)
-                if reply.has_content():
+                if reply.has_content() and node not in done:  # a node that was asked twice answers twice
                     done.add(node)
+                    yield f"node {node}", _payload(reply)
             time.sleep(self._pause)
 
 

@@ -126,7 +126,7 @@ class Answer:
         """
         largest = _HEADER + inputs * np.dtype(_VOTES).itemsize + _SIGNATURE
         if not isinstance(message, bytes) or not _SIGNATURE < len(message) <= largest:
-            raise MessageRefused(f"not bytes, at most {largest} of them")
+            raise MessageRefused(f"empty, or longer than {largest} bytes")
         signed, signature = message[:-_SIGNATURE], message[-_SIGNATURE:]
         fields, votes = _unpacked("votes", signed, ("request", "site", "teacher"), (_VOTES,), largest)
         if fields["site"] not in sites:
@@ -205,7 +205,7 @@ def _unpacked(
 ) -> tuple[dict[str, Any], npt.NDArray[Any]]:
     """The fields and the array of a message of this kind; nothing is allocated before the sizes agree."""
     if not isinstance(message, bytes) or len(message) > largest:
-        raise MessageRefused(f"not bytes, at most {largest} of them")
+        raise MessageRefused(f"empty, or longer than {largest} bytes")
     line, end, _ = message[:_HEADER].partition(b"\n")
     try:
         header = json.loads(line) if end else None

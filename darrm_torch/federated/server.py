@@ -101,6 +101,8 @@ class RemoteLabeler:
         self._numbers = {site.public_key: number for number, site in enumerate(sites)}
         if len(self._numbers) < len(sites):
             raise InvalidArgument("sites", "sites with keys of their own", "two with one key")
+        if labeler.mechanism.shares > 1:
+            raise InvalidArgument("labeler", "one whose mechanism counts votes", type(labeler.mechanism).__name__)
         if labeler.classes is None and labeler.mechanism.classes is None:
             raise InvalidArgument("labeler", "one with a number of classes", None, "Pass classes=... to it.")
         self.labeler, self.sites, self._exchange = labeler, tuple(sites), exchange

@@ -103,7 +103,8 @@ def weights_digest(module: Any) -> str:
     digest = hashlib.sha256()
     for name, value in named_weights(module):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if value.numel():
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -16,8 +16,6 @@ from tests.federated.helpers import remote, sites
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 flwr = pytest.importorskip("flwr.app")
 
-QUICK = {"patience": 0.3, "retry": 0.05, "pause": 0.0}
-
 
 @pytest.fixture(autouse=True)
 def _run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +55,10 @@ class Grid:
         return [self.replies.pop(name) for name in names if name in self.replies]
 
 
-def connected(count: int, **how: Any) -> tuple[Any, Grid, Any]:
+def connected(count: int, patience: float = 60.0, **how: Any) -> tuple[Any, Grid, Any]:
     clinics = sites(count)
     grid = Grid({number + 100: client_app(clinic) for number, clinic in enumerate(clinics)}, **how)
-    return clinics, grid, remote(clinics, FlowerExchange(grid, **QUICK))
+    return clinics, grid, remote(clinics, FlowerExchange(grid, patience=patience, retry=0.05, pause=0.0))
 
 
 def test_labels_come_over_flower() -> None:
@@ -70,7 +68,7 @@ def test_labels_come_over_flower() -> None:
 
 
 def test_dead_sites_are_waited_for_and_then_missing() -> None:
-    _, _, server = connected(5, lost={101: 99}, broken=[103])
+    _, _, server = connected(5, patience=0.5, lost={101: 10**6}, broken=[103])
     assert server([0, 1, 2, 3]).tolist() == [0, 1, 1, 0]
     missing = [line for line in server.sensitive_events if "no answer that counts" in line]
     assert ["clinic 1" in missing[0], "clinic 3" in missing[1], len(missing)] == [True, True, 2]
@@ -85,14 +83,14 @@ def test_a_message_that_got_lost_is_sent_again() -> None:
 
 def test_a_site_that_starts_anew_takes_part() -> None:
     """It has another node id, and its old node never answers."""
-    clinics, grid, server = connected(3, lost={102: 99})
+    clinics, grid, server = connected(3, lost={102: 10**6})
     grid.apps[777] = client_app(lambda context: clinics[2])
     assert server([0, 1]).tolist() == [0, 1]
     assert server.sensitive_events == ()
 
 
 def test_messages_of_another_kind_are_refused() -> None:
-    clinics, grid, server = connected(3)
+    clinics, grid, server = connected(3, patience=0.2)
     grid.apps[101] = lambda message, context: flwr.Message(
         flwr.RecordDict({"darrm": flwr.ConfigRecord({"message": "text"})}), reply_to=message
     )
@@ -104,6 +102,15 @@ def test_messages_of_another_kind_are_refused() -> None:
         server([0, 1])
     reply = client_app(clinics[0])(flwr.Message(flwr.RecordDict(), 1, "query.darrm_votes"), context=None)
     assert reply.content["darrm"]["message"] == b""
+
+
+def test_what_goes_wrong_at_a_site_stays_there(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(context: Any) -> Any:
+        raise OSError("/home/clinic/secret.pt is missing")
+
+    reply = client_app(broken)(flwr.Message(flwr.RecordDict(), 1, "query.darrm_votes"), context=None)
+    assert reply.content["darrm"]["message"] == b""
+    assert "secret" in caplog.text
 
 
 def test_a_grid_is_needed() -> None:

@@ -96,7 +96,7 @@ def test_answers_are_signed_by_the_site_that_they_name() -> None:
     ):
         with pytest.raises(MessageRefused, match="signature"):
             Answer.from_bytes(forged, sites=known, inputs=3)
-    with pytest.raises(MessageRefused, match="not bytes, at most"):
+    with pytest.raises(MessageRefused, match="longer than"):
         Answer.from_bytes(message + b"\0" * 5000, sites=known, inputs=3)
 
 

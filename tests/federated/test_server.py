@@ -53,7 +53,7 @@ LIES: dict[str, tuple[Callable[[Site, bytes, bytes], list[bytes]], str]] = {
     "negative": (lambda site, request, honest: signed(site, request, votes=np.full(4, -2)), "clinic 4 .*do not exist"),
     "digest": (lambda site, request, honest: signed(site, request, teacher="another"), "clinic 4 .*another teacher"),
     "replay": (lambda site, request, honest: signed(site, request, request="0" * 64), "clinic 4 .*another request"),
-    "oversize": (lambda site, request, honest: [honest + b"\0" * 10**7], "node 4: .*at most"),
+    "oversize": (lambda site, request, honest: [honest + b"\0" * 10**7], "node 4: .*longer than"),
     "garbage": (lambda site, request, honest: [b"\x80\x04K\x01."], "node 4: .*refused"),
     "empty": (lambda site, request, honest: [b""], "node 4: .*refused"),
     "no bytes": (lambda site, request, honest: [None], "node 4: .*refused"),  # type: ignore[list-item]
@@ -171,6 +171,16 @@ def test_networks_at_sites_label_as_an_ensemble_does() -> None:
     clinics = [Site(LocalTeacher(Says(at)), key=key(), classes=2) for at in (0.2, 0.5, 0.8)]
     inputs = np.random.default_rng(0).random((20, 1), dtype=np.float32)
     assert remote(clinics, Wire(clinics))(inputs).tolist() == (inputs[:, 0] > 0.5).astype(int).tolist()
+
+
+def test_probabilities_are_no_votes() -> None:
+    clinics = sites(3)
+    known = registered(clinics)
+    soft = dt.PrivateLabeler(
+        dt.MeanProbabilities(), teachers=[one.digest for one in known], classes=2, ledger=dt.PrivacyLedger()
+    )
+    with pytest.raises(dt.InvalidArgument, match="labeler must be one whose mechanism counts votes"):
+        RemoteLabeler(soft, known, Wire(clinics))
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,7 @@ def test_two_processes_give_the_labels_of_one(pair: tuple[Path, list[int]]) -> N
     check_labels(pair[0], 2)
 
 
+@pytest.mark.slow
 def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) -> None:
     one, other = reported("fail", pair[0], 2)
     assert (one.pop("charged"), other.pop("charged")) == ("2", "0")

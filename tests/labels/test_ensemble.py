@@ -13,6 +13,7 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.labels.identity import input_digests
@@ -791,8 +792,7 @@ def allocated_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return dt.train_teachers(
         folder / "teachers",
         build_model=small_net,
-        inputs=inputs,
-        labels=torch.arange(60) % 2,
+        dataset=TensorDataset(inputs, torch.arange(60) % 2),
         shards=dt.assign_shards(60, teachers=3, private_folder=folder / "private"),
         shard_size=20,
         settings=dt.TrainingSettings(noise_multiplier=2.0, batch_size=10, epochs=1),

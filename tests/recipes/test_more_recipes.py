@@ -204,6 +204,7 @@ def test_a_student_of_true_labels_asks_nobody() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not data.DEBIAN_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_semi_supervised_students_are_better_than_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's task, 100 labels at m = 3: above the labels, and near a student of as many true ones."""
@@ -225,3 +226,21 @@ def test_semi_supervised_students_are_better_than_their_labels(tmp_path: Path, m
     private, true = results["FixMatch"]["darrm-optimal"], results["supervised"]["true"]
     assert np.mean(private["student"]) > np.mean(private["labels"])
     assert np.mean(private["student"]) > np.mean(true["student"]) - 0.015
+
+
+@pytest.mark.slow
+def test_federated_hospitals() -> None:
+    """One split: every method runs, patients keep their epsilon, and hospitals together beat one alone."""
+    pytest.importorskip("statsmodels")
+    pytest.importorskip("cryptography")
+    hospitals = recipe("09_federated_hospitals")
+    study = hospitals.split(0)
+    people = [set(rows) for rows in study.hospitals]
+    assert len(set.union(*people)) == 3612
+    assert max(sum(one in rows for rows in people) for one in set.union(*people)) == hospitals.OVERLAP
+    assert not set.union(*people) & {*study.known, *study.public, *study.test}
+    rows = hospitals.main(epsilons=(4.0,), seeds=1)
+    assert all(row["epsilon"] <= 4.0 for row in rows)
+    accuracy = [row["balanced_accuracy"][0] for row in rows]
+    assert min(accuracy[2:6]) > 0.6
+    assert [row["rounds"] for row in rows] == [0, 0, 1, 1, 10, 40, 10]
