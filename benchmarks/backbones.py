@@ -47,7 +47,7 @@ def _votes_of_heads(count: int, repeat: int) -> tuple[float, float]:
     trunk = resnet18()
     trunk.fc = nn.Identity()
     models = [nn.Sequential(trunk, nn.Linear(512, 10)) for _ in range(count)]
-    images = torch.rand(64, 3, 64, 64)
+    images = torch.rand(16, 3, 224, 224)
     before = peak_mib()
     ensemble = dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
     ensemble.sensitive_votes(images[:1])

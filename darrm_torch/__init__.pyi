@@ -61,8 +61,9 @@ from .noise.store import fetch_noise as fetch_noise
 from .planning.design import Design as Design, DesignRow as DesignRow, design as design
 from .planning.expectation import expected_accuracy as expected_accuracy, expected_agreement as expected_agreement
 from .planning.families import strongest_mechanism as strongest_mechanism
+from .planning.needs import TeachersNeeded as TeachersNeeded
 from .planning.one_model import OneModel as OneModel
-from .planning.ranking import Plan as Plan, TeachersNeeded as TeachersNeeded, plan as plan
+from .planning.ranking import Plan as Plan, plan as plan
 from .planning.strategies import Strategy as Strategy
 from .plots import (
     plot_frontier as plot_frontier,

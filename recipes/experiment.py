@@ -386,7 +386,7 @@ def label_and_teach(
                 "label_accuracy": mean,
                 "label_accuracy_std": deviation,
                 **scores,
-                "gamma": None if ensemble.noise is None else ensemble.noise.gamma.tolist(),
+                "gamma": ensemble.noise.gamma.tolist() if isinstance(ensemble.mechanism, dt.DaRRM) else None,
                 "mechanism": ensemble.mechanism.describe(),
             }
         )

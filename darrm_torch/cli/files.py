@@ -193,7 +193,9 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
                 expected = f"a .npz file with one array, not {len(arrays.files)}"
         if file.suffix == ".pt":
             tensor = torch.load(file, map_location="cpu", weights_only=True)
-            if isinstance(tensor, torch.Tensor) or (several and [*tensors_of(tensor, name)]):
+            if several or isinstance(tensor, torch.Tensor):
+                for _ in tensors_of(tensor):  # refuses what is no structure of tensors
+                    pass
                 return mapped(tensor, lambda part: _checked_tensor(name, part, file.stat().st_size))
         if file.suffix in (".csv", ".parquet"):
             names, numbers = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
@@ -205,7 +207,9 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
                 chosen = numbers[:, names.index(column) if column in names else 0]
                 whole_numbers = bool((chosen == np.floor(chosen)).all())
                 array = chosen.astype(np.int64) if whole_numbers else chosen
-    except InvalidArgument:
+    except InvalidArgument as error:
+        if error.name.startswith("inputs"):
+            raise InvalidArgument(name, expected, path) from None
         raise
     except ImportError:
         cure = "Parquet needs pyarrow: pip install 'darrm-torch[tables]'"

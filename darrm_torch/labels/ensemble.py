@@ -302,9 +302,11 @@ class PrivateMajorityEnsemble(nn.Module):
         super().__setattr__(name, value)
 
     @property
-    def noise(self) -> NoiseFunction | None:
-        """The noise function; ``None`` for mechanisms without one."""
-        return getattr(self.mechanism, "noise", None)
+    def noise(self) -> NoiseFunction:
+        """The noise function. Raises InvalidArgument for a mechanism without one: only DaRRM has one."""
+        if not isinstance(self.mechanism, DaRRM):
+            raise InvalidArgument("mechanism", "a DaRRM, which has a noise function", self.mechanism)
+        return self.mechanism.noise
 
     @property
     def identity(self) -> dict[str, str]:

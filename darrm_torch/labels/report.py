@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..mechanisms.base import Mechanism
-from ..privacy.guarantees import format_bound
+from ..privacy.guarantees import alarm, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 from ..privacy.units import RECORD
@@ -109,7 +109,7 @@ def _cost(whose: str, total: Mapping[str, Any]) -> str:
     without = format_bound(min(others), 6) if others else "infinite"
     if any(route["key"].startswith("allocation") for route in total["routes"]):
         cost += f" Without random allocation the bound is {without}."
-    return cost
+    return f"{cost} {alarm(total['epsilon'])}".rstrip()
 
 
 def _findings(readings: Sequence[Mapping[str, Any]]) -> list[str]:

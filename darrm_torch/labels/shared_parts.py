@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -84,20 +85,21 @@ class _Once:
 
     def __init__(self, module: nn.Module, place: str, shared: SharedParts) -> None:
         self._module, self._place, self._shared = module, place, shared
+        self._parts = [*module.modules()]  # to find them again for each batch takes long
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         known = self._shared.outputs
         if known is None or kwargs or len(args) != 1 or not _can_be_kept(args[0]):
             return type(self._module).forward(self._module, *args, **kwargs)
         (given,) = args
-        before = _State(self._module)
+        before = _State(self._parts)
         kept = known.get(self._place)
         if kept is not None and kept[1].equals(before) and equal_bits(given, kept[0]):
             return kept[2].clone()
         copied = given.clone()  # what runs here and afterwards may write into the input and the output
         output = type(self._module).forward(self._module, given)
         known.pop(self._place, None)
-        if _can_be_kept(output) and before.is_unchanged(_State(self._module)):
+        if _can_be_kept(output) and before.is_unchanged(_State(self._parts)):
             known[self._place] = copied, before, output.clone()
         return output
 
@@ -105,11 +107,13 @@ class _Once:
 class _State:
     """What the output of a part depends on besides its input: attributes, weights and buffers, at one time."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._attributes = [own_attributes(part) for part in module.modules()]
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        self._attributes = [own_attributes(part) for part in parts]
         for attributes in self._attributes:
             attributes.pop("forward", None)  # that of this module
-        self._tensors = [(value, _version(value)) for value in _tensors(module).values()]
+        self._modules = [module for part in parts for module in part._modules.values()]
+        tensors = [value for part in parts for value in (*part._parameters.values(), *part._buffers.values())]
+        self._tensors = [(value, _version(value)) for value in tensors if value is not None]
 
     def _has_attributes_of(self, other: _State) -> bool:
         return (
@@ -121,7 +125,8 @@ class _State:
     def is_unchanged(self, later: _State) -> bool:
         """Whether the same module still has the same attributes, and tensors that nothing wrote into."""
         pairs = zip(self._tensors, later._tensors, strict=False)
-        return self._has_attributes_of(later) and all(one[0] is two[0] and one[1] == two[1] for one, two in pairs)
+        same = len(self._modules) == len(later._modules) and all(map(is_, self._modules, later._modules))
+        return same and self._has_attributes_of(later) and all(a[0] is b[0] and a[1] == b[1] for a, b in pairs)
 
     def equals(self, other: _State) -> bool:
         """Whether another module has equal attributes and tensors now."""

@@ -92,7 +92,7 @@ class ConfidentGNMax(GaussianCounts):
         """
         ratio = check_number("ratio", ratio, low=2.0**-10, high=2.0**10)
         mu = cls._largest_mu(target, labels=labels, overlap=overlap)
-        sigma = math.sqrt(2 + 1 / ratio**2) / mu
+        sigma = cls._checked_sigma(target, math.sqrt(2 + 1 / ratio**2), mu, ratio=ratio)
         return cls(
             threshold=threshold,
             sigma_check=ratio * sigma,

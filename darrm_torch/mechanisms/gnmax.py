@@ -115,6 +115,16 @@ class GaussianCounts(NoisyCounts):
         overlap = check_integer("overlap", overlap, low=1, high=MOST_VOTES)
         return _METHODS[method](epsilon, delta) / (overlap * math.sqrt(labels)) * (1 - 2.0**-41)
 
+    @staticmethod
+    def _checked_sigma(target: PrivacyGuarantee, wanted: float, mu: float, *, ratio: float = 1.0) -> float:
+        """``wanted / mu``, the noise for ``target``; refused where it, or ``ratio`` times it, is out of range."""
+        sigma = wanted / mu if mu else math.inf
+        if not SMALLEST_SIGMA <= sigma * min(ratio, 1.0) <= sigma * max(ratio, 1.0) <= LARGEST_SIGMA:
+            expected = f"one that noise of {SMALLEST_SIGMA:.2g} to {LARGEST_SIGMA:g} votes keeps"
+            cure = f"It needs noise of {sigma:.3g} votes. " + ("Buy fewer labels, or allow more." if sigma > 1 else "")
+            raise InvalidArgument("target.epsilon", expected, target.epsilon, cure.strip())
+        return sigma
+
 
 @dataclass(frozen=True, kw_only=True)
 class GNMax(GaussianCounts):
@@ -181,13 +191,15 @@ class GNMax(GaussianCounts):
             insecure_seed: see :class:`Mechanism`.
 
         Raises:
-            InvalidArgument: a target that no Gaussian noise keeps, or that needs none; histograms that are unknown or
-                too many for ``"label"``.
+            InvalidArgument: a target that no Gaussian noise in range keeps, or that needs none; histograms that are
+                unknown or too many for ``"label"``.
         """
         if not isinstance(method, str) or method not in _METHODS:
             raise InvalidArgument("method", f"one of {sorted(_METHODS)}", method)
         mechanism = cls(
-            sigma=math.sqrt(2) / cls._largest_mu(target, labels=labels, overlap=overlap, method=method),
+            sigma=cls._checked_sigma(
+                target, math.sqrt(2), cls._largest_mu(target, labels=labels, overlap=overlap, method=method)
+            ),
             overlap=overlap,
             delta=target.delta,
             teachers=teachers,

@@ -30,6 +30,7 @@ __all__ = [
     "smooth_release_renyi",
 ]
 
+_ROWS = 8192  # labels, or points of a grid, whose tables are in memory at once
 ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.arange(10, 100, 1.0), np.geomspace(100, 2000, 60)])
 
 
@@ -312,9 +313,11 @@ class _OnALine:
 
     def _at(self, z: FloatArray) -> FloatArray:
         """The cost of a label at each z, (N,): nonincreasing; the worst case at z <= 0."""
-        bound = _theorem_6(self._log_q(z)[:, None], np.asarray(self._order), self._seconds[None, :], self._width)
-        worst = self._order / self._width**2
-        return np.where(z > 0, np.minimum(worst, bound.min(axis=1)), worst)
+        worst, bounds = self._order / self._width**2, []
+        for log_q in np.array_split(self._log_q(z), math.ceil(z.size / _ROWS)):  # a table of 256 orders for each
+            bound = _theorem_6(log_q[:, None], np.asarray(self._order), self._seconds[None, :], self._width)
+            bounds.append(bound.min(axis=1))
+        return np.where(z > 0, np.minimum(worst, np.concatenate(bounds)), worst)
 
     def loss(self) -> float:
         """The total over the labels."""

@@ -36,6 +36,7 @@ from .strategies import Strategy
 __all__ = [
     "Build",
     "Text",
+    "adding_up",
     "agreement",
     "by_strength",
     "explain",
@@ -240,11 +241,16 @@ def self_bounding(request: Request, *, tolerance: float = 2.0**-40) -> Mechanism
         except InvalidArgument as error:
             unmet = error
         else:
-            made = _self_bounding_noise(request, m, overlap) if request.classes == 2 else _table(request, m, overlap)
-            built.append(made)
+            built.append(adding_up(request, m, overlap))
     if not built:
         raise unmet
     return built[0] if len(built) == 1 else max(built, key=lambda one: agreement(request, one)[0])
+
+
+def adding_up(request: Request, allowance: float, overlap: int) -> Mechanism:
+    """The least noise with which a label costs what ``allowance`` of any ``overlap`` teachers do."""
+    build = _self_bounding_noise if request.classes == 2 else _table
+    return build(request, allowance, overlap)
 
 
 def agreement(request: Request, mechanism: Mechanism) -> tuple[float, float]:

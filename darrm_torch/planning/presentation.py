@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from ..privacy.guarantees import PrivacyGuarantee, alarm, format_bound
 from .beliefs import Belief
 from .one_model import OneModel
 from .request import Request
@@ -60,6 +60,8 @@ def plan_text(
                 f"That is hardly better than {chance}: train teachers with more privacy of their own, put each record "
                 "into the training data of fewer teachers, or allow more."
             )
+    if best is not None and best.total is not None and (warning := alarm(best.total.epsilon)):
+        paragraphs.append(warning)
     paragraphs += [] if one_model is None else [str(one_model)]
     if best is not None and len(rows) > 1:
         paragraphs += ["", "The others:"]

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scipy import optimize
-
 from ..arguments import checked
 from ..errors import DarrmError, check_integer, check_number
 from ..mechanisms.noise_free import NoiseFreeMajority
@@ -21,61 +19,22 @@ from ..mechanisms.plurality import MOST_CLASSES
 from ..noise.plurality_priors import PluralityPrior
 from ..noise.priors import Prior
 from ..privacy.allocation import RandomAllocation
-from ..privacy.guarantees import PrivacyGuarantee, format_bound
+from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..reprs import fenced
 from . import builders
 from .beliefs import Accuracy, stated_beliefs
 from .families import Family, families
+from .needs import TeachersNeeded, smallest, teachers_needed
 from .one_model import OneModel, one_model
 from .presentation import plan_text, plan_values, round_down
-from .request import SLACK, Request, missing_target
+from .request import Request, missing_target
 from .strategies import Strategy
 
 __all__ = ["Plan", "TeachersNeeded", "plan"]
 
 _JURIES = 15  # sizes of juries among which the first that wins is searched
 _MOST_TEACHERS = 5_000  # a thousand take ten seconds, and three times as many take more than nine times as long
-# What better teachers can make good enough; the quick ones first.
-_GAINS_FROM_TEACHERS = ("noise-free", "self-bounding", "darrm-point", "darrm", "vote-private")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeachersNeeded:
-    """What the teachers would have to be for some agreement; None: this alone is not enough, or was not asked for.
-
-    Attributes:
-        agreement: the agreement that is reached.
-        noise_multiplier: the least, with the teachers' sample rate and steps.
-        steps: the most, with the teachers' noise multiplier and sample rate.
-        teacher: the most that each may cost by itself.
-    """
-
-    agreement: float
-    noise_multiplier: float | None = None
-    steps: int | None = None
-    teacher: PrivacyGuarantee | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """All of it, ready for JSON."""
-        return {
-            "agreement": self.agreement,
-            "noise_multiplier": self.noise_multiplier,
-            "steps": self.steps,
-            "teacher": None if self.teacher is None else [self.teacher.epsilon, self.teacher.delta],
-        }
-
-    def __str__(self) -> str:
-        ways = []
-        if self.noise_multiplier is not None:
-            ways.append(f"a noise multiplier of {format_bound(self.noise_multiplier)} or more")
-        if self.steps is not None:
-            ways.append(f"at most {self.steps} steps")
-        if self.teacher is not None:
-            ways.append(f"to be {self.teacher} each, or better")
-        if not ways:
-            return f"For an agreement of {self.agreement:g} no change of the teachers' noise or steps is enough."
-        return f"For an agreement of {self.agreement:g} the teachers would need {', or '.join(ways)}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,55 +132,13 @@ class Plan(Request):
 
         Args:
             agreement: in (0, 1].
-            on_progress: called after each of the about thirty kinds of teachers that are tried.
+            on_progress: called before each of the about thirty kinds of teachers that are tried.
 
         Raises:
             InvalidArgument: an agreement out of range.
         """
         wanted = check_number("agreement", agreement, low=0.0, high=1.0, low_open=True)
-        candidates = [family for family in families(self.classes) if family.rests_on != "randomness"]
-        candidates = [family for kind in _GAINS_FROM_TEACHERS for family in candidates if family.kind == kind]
-
-        def least(profile: Callable[[float], PrivacyProfile], low: float, high: float, within: float) -> float | None:
-            """The smallest number whose teachers are good enough for one of the strategies; the quick ones first."""
-            smallest = None
-            for family in candidates:
-
-                def agreement(number: float, family: Family = family) -> float:
-                    on_progress()
-                    return _agreement(_best(family.rows(replace(self, teacher=profile(number), rows=()))))
-
-                # Each only where it needs less than those before.
-                less = _smallest(agreement, wanted, low, high, within) if high > low else None
-                if less is not None:
-                    smallest, high = less, less / within
-            return smallest
-
-        if len(self.teacher.dp_sgd) == 1 and not self.teacher.promises:
-            ((noise, rate, steps, *records),) = self.teacher.dp_sgd
-
-            def run(noise: float, steps: float) -> PrivacyProfile:
-                other = PrivacyProfile(dp_sgd=((noise, rate, max(1, math.floor(steps)), *records),))  # type: ignore[arg-type]
-                return replace(other, unit=self.teacher.unit)
-
-            part = least(lambda part: run(noise, steps / part), 1 / 16, max(16.0, steps), 1.01)
-            return TeachersNeeded(
-                agreement=wanted,
-                noise_multiplier=least(lambda noise: run(noise, steps), noise / 16, noise * 16, 1.01),
-                steps=None if part is None else max(1, math.floor(steps / part)),
-            )
-        deltas = [min(target.delta for target in self.targets) / self.overlap]
-        if self.teacher.is_private:
-            deltas = [max(point.delta for points, _ in self.teacher.promises for point in points), *deltas]
-        for delta in dict.fromkeys(deltas):
-
-            def point(inverse: float, delta: float = delta) -> PrivacyGuarantee:
-                return PrivacyGuarantee(epsilon=1 / inverse * SLACK, delta=delta)
-
-            largest = least(lambda inverse: PrivacyProfile.from_guarantee(point(inverse)), 1e-2, 1e6, 1.001)
-            if largest is not None:
-                return TeachersNeeded(agreement=wanted, teacher=point(largest))
-        return TeachersNeeded(agreement=wanted)
+        return teachers_needed(replace(self, rows=()), wanted, on_progress)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -255,7 +172,7 @@ class Plan(Request):
             names[allowed] = "" if kept is None else kept.name
             return _agreement(kept)
 
-        least = _smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
+        least = smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
         return None if least is None else (names[least], least)
 
 
@@ -419,29 +336,3 @@ def _best(rows: Sequence[Strategy]) -> Strategy | None:
 
 def _agreement(row: Strategy | None) -> float:
     return 0.0 if row is None else row.agreement or 0.0
-
-
-def _smallest(value: Callable[[float], float], wanted: float, low: float, high: float, within: float) -> float | None:
-    """The smallest number in [low, high] whose ``value``, which rises, is ``wanted``, to a ratio of ``within``.
-
-    None if that of ``high`` is less. Values take seconds, so few are computed: from ``high`` down in steps that grow,
-    then by Brent's method, which needs half as many as bisection.
-    """
-    known: dict[float, float] = {}
-
-    def excess(log: float) -> float:
-        if log not in known:
-            more = value(math.exp(log)) - wanted + 1e-12
-            # Brent's method ends where it is zero, also on a plateau.
-            known[log] = more if more < 0 else max(more, 1e-4)
-        return known[log]
-
-    lower, bottom, step = math.log(high), math.log(low), math.log(2)
-    if excess(lower) < 0:
-        return None
-    while excess(lower) > 0 and lower > bottom:
-        lower, step = max(bottom, lower - step), 2 * step
-    if excess(lower) < 0:
-        upper = min(log for log, more in known.items() if more > 0)
-        optimize.brentq(excess, lower, upper, xtol=math.log(within) / 2)
-    return math.exp(min(log for log, more in known.items() if more > 0))

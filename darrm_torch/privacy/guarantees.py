@@ -16,6 +16,7 @@ __all__ = ["PrivacyGuarantee"]
 
 
 _Class = TypeVar("_Class", bound=type)
+_ALARMING = 10.0  # beyond that the odds of a record may change 22,000-fold
 
 
 def _built_by_name(kind: _Class) -> _Class:
@@ -105,3 +106,20 @@ def round_up(value: Fraction) -> float:
     except OverflowError:
         return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def alarm(epsilon: float) -> str:
+    """A sentence about a total that promises next to nothing, and what to change; empty up to an epsilon of 10.
+
+    >>> alarm(10.0), alarm(936.0)[:71]
+    ('', 'An epsilon of 936 promises next to nothing: what is released may be e^9')
+    """
+    if not _ALARMING < epsilon < math.inf:
+        return ""
+    number = format_bound(epsilon)
+    odds = f"e^{number}" if epsilon > 30 else f"{math.exp(epsilon):.2g}"
+    return (
+        f"An epsilon of {number} promises next to nothing: what is released may be {odds} times as likely with a "
+        "record as without it. Release fewer labels, use more noise, put each record into the training data of fewer "
+        "teachers, or train them with more noise."
+    )

@@ -80,8 +80,7 @@ class LossDistribution:
         """The smallest proven epsilon at ``delta``; ``math.inf`` if there is none."""
         epsilon, slack = math.inf, 1e-12
         if delta > self.allowance:
-            with np.errstate(over="ignore"):  # it divides by the mass of the far tail, which may be tiny
-                epsilon = max(float(pmf.get_epsilon_for_delta(delta - self.allowance)) for pmf in self.pmfs)
+            epsilon = max(_least_epsilon(pmf, delta - self.allowance) for pmf in self.pmfs)
             while math.isfinite(epsilon) and self._convolved(epsilon) > delta:  # its sums are rounded
                 epsilon, slack = epsilon + slack * max(1.0, epsilon), 2 * slack
         if self.dp_sgd and delta < 16 * self.allowance:
@@ -174,7 +173,7 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
         widest = max(widest, *(pmf.size for pmf, _ in parts))
         if sum(_composed_size(pmf, count) for pmf, count in parts) > MOST_CELLS:
             return LossDistribution((), math.inf, dp_sgd if not promises else None)
-        composed = [pmf.self_compose(count, _TAIL) if count > 1 else pmf for pmf, count in parts]
+        composed = [_repeated(pmf, count) for pmf, count in parts]
         pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
     # The allowance bounds the rounding error of delta at any epsilon, in units of 2^-53. One release: its curve
     # has an error of a few units, and so has each of its at most `widest` masses; n releases, replaced one after the
@@ -208,6 +207,13 @@ def _fewer_runs(dp_sgd: DpSgd) -> DpSgd:
     return tuple((noise, rate, runs[noise, rate, g], g) for noise, rate, g in sorted(runs)) if runs else dp_sgd
 
 
+def _repeated(pmf: Any, count: int) -> Any:
+    """``count`` such releases together. `dp_accounting` would compute ``size**count`` to find that it wants arrays."""
+    if count == 1:
+        return pmf
+    return (pmf.to_dense_pmf() if count > 2**16 else pmf).self_compose(count, _TAIL)
+
+
 def _composed_size(pmf: Any, count: int) -> int:
     """The number of cells of ``count`` such releases together, as `dp_accounting` will cut it off."""
     from dp_accounting.pld import common
@@ -216,6 +222,32 @@ def _composed_size(pmf: Any, count: int) -> int:
         return int(pmf.size * count)
     low, high = common.compute_self_convolve_bounds(pmf.to_dense_pmf()._probs, count, _TAIL)
     return int(high - low)
+
+
+def _least_epsilon(pmf: Any, delta: float) -> float:
+    """``pmf.get_epsilon_for_delta(delta)``: the same sums, on arrays where `dp_accounting` loops over the cells."""
+    from dp_accounting.pld import pld_pmf
+
+    if not isinstance(pmf, pld_pmf.DensePLDPmf):
+        with np.errstate(over="ignore"):  # it divides by the mass of the far tail, which may be tiny
+            return float(pmf.get_epsilon_for_delta(delta))
+    if pmf._infinity_mass > delta:
+        return math.inf
+    step, top = pmf._discretization, pmf._lower_loss + pmf.size - 1
+    cells = min(pmf.size, max(top, 0))  # those of positive losses
+    losses = np.cumsum(np.r_[top * step, np.full(cells, -step)])
+    masses = pmf._probs[::-1][:cells]
+    upper = np.cumsum(np.r_[pmf._infinity_mass, masses])
+    lower = np.cumsum(np.r_[0.0, np.exp(-losses[:-1]) * masses])
+    if hidden := int(np.searchsorted(lower, 0.0, side="right")) - 1:  # cells whose e^-loss is 0
+        reached = int(np.searchsorted(upper[1 : hidden + 1], delta))
+        if reached < hidden:
+            return float(max(0.0, losses[reached]))
+    with np.errstate(all="ignore"):
+        epsilons = np.log((upper - delta) / lower)
+        stops = np.flatnonzero((upper > delta) & (lower > 0) & (epsilons >= losses))
+    last = stops[0] if len(stops) else cells
+    return 0.0 if upper[last] <= lower[last] + delta else float(epsilons[last])
 
 
 def _small_epsilon(dp_sgd: DpSgd, delta: float) -> float:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..reprs import short_repr
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
+from .largest import largest_cost
 from .loss_distributions import (
     LARGEST_EPSILON,
     DpSgdRun,
@@ -23,7 +25,7 @@ from .loss_distributions import (
 )
 from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
 
-__all__ = ["PrivacyProfile", "as_profile", "as_profiles"]
+__all__ = ["PrivacyProfile", "as_profile", "as_profiles", "largest_of"]
 
 _DEFAULT_POINTS = (0.5, 0.1, 0.003)  # fractions of delta(0): over 95 % of the gain of eight points at K = 11
 _NOTHING = (PrivacyGuarantee(epsilon=math.inf),)
@@ -280,7 +282,7 @@ class PrivacyProfile:
         if not self.is_private:
             return 1.0
         if self.unlike:
-            return max(profile.delta(epsilon) for profile in set(self.unlike))
+            return largest_of(self.unlike, lambda profile: profile.delta(epsilon))
         stated = min((g.delta for g in self._stated() if g.epsilon <= epsilon), default=1.0)
         if stated == 0.0 or not self._is_computable:
             return stated
@@ -298,7 +300,7 @@ class PrivacyProfile:
         if not self.is_private:
             return math.inf
         if self.unlike:
-            return max(profile.epsilon(delta) for profile in set(self.unlike))
+            return largest_of(self.unlike, lambda profile: profile.epsilon(delta))
         stated = min((g.epsilon for g in self._stated() if g.delta <= delta), default=math.inf)
         if stated == 0.0 or delta == 0.0 or not self._is_computable:
             return stated
@@ -397,6 +399,14 @@ class PrivacyProfile:
 
 def _run(noise: float, rate: float, steps: int, records: int = 1) -> DpSgdRun:
     return (noise, rate, steps) if records == 1 else (noise, rate, steps, records)
+
+
+def largest_of(profiles: Iterable[PrivacyProfile], cost: Callable[[PrivacyProfile], float]) -> float:
+    """The largest ``cost`` of any of ``profiles``: an epsilon or a delta."""
+    return largest_cost(sorted(set(profiles), key=lambda one: (one.dp_sgd, str(one.promises))), cost, _weakest)
+
+
+_weakest = lru_cache(maxsize=1024)(lambda profiles: replace(PrivacyProfile.weakest(profiles), unlike=()))
 
 
 def as_profile(name: str, promise: Any) -> PrivacyProfile:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from .allocation import RandomAllocation
 from .allocation_prices import distinct_voters
 from .guarantees import PrivacyGuarantee
-from .profiles import PrivacyProfile
+from .profiles import PrivacyProfile, largest_of
 from .units import ProtectedUnit
 
 __all__ = ["PricedMechanism", "Release"]
@@ -76,8 +76,8 @@ class Release:
 
     def teacher_epsilon(self, delta: float) -> float:
         """The largest epsilon of any single teacher at ``delta``."""
-        return max(profile.epsilon(min(delta, 1.0)) for profile in set(self.profiles))
+        return largest_of(self.profiles, lambda profile: profile.epsilon(min(delta, 1.0)))
 
     def teacher_delta(self, epsilon: float) -> float:
         """The largest delta of any single teacher at ``epsilon``."""
-        return max(profile.delta(epsilon) for profile in set(self.profiles))
+        return largest_of(self.profiles, lambda profile: profile.delta(epsilon))

@@ -13,7 +13,7 @@ import numpy as np
 from .guarantees import round_up
 from .loss_distributions import grid_parts, grid_step, has_grids
 from .loss_grids import Composed, LossGrid, compose_grids, connect_the_dots
-from .profiles import PrivacyProfile
+from .profiles import PrivacyProfile, largest_of
 
 __all__ = ["worst_epsilon", "worst_subsets"]
 
@@ -31,7 +31,7 @@ def worst_epsilon(profiles: tuple[PrivacyProfile, ...], count: int, rounds: int,
     if count == len(profiles):
         return reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)
     if count == 1:
-        return max(profile.compose(rounds).epsilon(delta) for profile in set(profiles))
+        return largest_of(profiles, lambda profile: profile.compose(rounds).epsilon(delta))
     subsets = worst_subsets(profiles, count, limit=_ENUMERATED)
     if subsets is not None and len(subsets) == 1:
         return reduce(PrivacyProfile.compose, subsets[0]).compose(rounds).epsilon(delta)

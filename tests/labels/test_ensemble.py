@@ -468,7 +468,6 @@ def test_from_opacus_reads_fetches_and_labels(trained: list[tuple[nn.Module, nn.
         )
         votes.append(ensemble.sensitive_votes(inputs))
         stated = max(engine.get_epsilon(1e-3) for engine in engines)
-        assert ensemble.noise is not None
         assert ensemble.noise.target.epsilon == pytest.approx(stated, abs=1e-9)
         assert ensemble.noise.certificate.margin >= 0
         assert ensemble(inputs).shape == (10,)

@@ -300,3 +300,11 @@ def test_a_label_that_may_cost_almost_anything_needs_hardly_any_noise() -> None:
     mechanism = GNMax.calibrated(target, method="label", labels=4, teachers=11, classes=3)
     assert mechanism.sigma <= GNMax.calibrated(target, labels=4, teachers=11).sigma
     assert mechanism.guarantee(labels=4).epsilon <= target.epsilon
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-6, 1e14])
+def test_a_target_out_of_reach_is_refused_by_its_own_name(epsilon: float) -> None:
+    target = PrivacyGuarantee(epsilon=epsilon, delta=1e-12)
+    for calibrate in (GNMax.calibrated, lambda target: ConfidentGNMax.calibrated(target, threshold=10)):
+        with pytest.raises(InvalidArgument, match=r"^target\.epsilon must be one that noise of .* votes keeps, got"):
+            calibrate(target)

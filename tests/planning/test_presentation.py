@@ -77,3 +77,9 @@ def test_a_share_is_never_shown_larger_than_it_is(share: float) -> None:
     assert share - 1e-3 <= shown <= share + 1e-5 + 1e-9
     assert shown == round(shown, 3)
     assert round_down(1 - 1e-4) < 1
+
+
+@pytest.mark.parametrize(("epsilon", "alarming"), [(9.0, False), (12.0, True)])
+def test_an_alarming_total_is_called_one(epsilon: float, alarming: bool) -> None:
+    text = " ".join(str(dt.plan(teachers=3, label_target=PrivacyGuarantee(epsilon=epsilon))).split())
+    assert ("promises next to nothing" in text) == alarming

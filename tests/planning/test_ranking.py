@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from scipy import stats
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, Plan, PrivacyGuarantee, PrivacyProfile, Strategy
-from darrm_torch.planning.ranking import _smallest
 from tests.planning.helpers import check_plan_of_many_classes
 
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -146,26 +144,6 @@ def test_deltas_of_the_teachers_that_a_record_affects_add_up_to_the_target(overl
         assert needed.delta == 1e-5 / overlap
         assert epsilon * 0.999 < needed.epsilon <= epsilon * 1.001
         assert dt.plan(total_target=target, teacher=needed, **ask).best.name == "noise-free majority"
-
-
-@pytest.mark.parametrize("wanted", [0.0, 0.3, 0.5, 0.7, 1.0])
-@pytest.mark.parametrize("value", [lambda x: x / 4, lambda x: float(x >= 1.7), lambda x: min(1.0, math.log(x) / 2)])
-def test_the_smallest_number_is_found_in_few_steps(value: Callable[[float], float], wanted: float) -> None:
-    asked: list[float] = []
-
-    def counted(number: float) -> float:
-        asked.append(number)
-        return value(number)
-
-    found = _smallest(counted, wanted, 1e-3, 4.0, 1.001)
-    if value(4.0) < wanted:
-        assert (found, len(asked)) == (None, 1)
-        return
-    assert value(found) >= wanted - 1e-12
-    assert found == pytest.approx(1e-3) or value(found / 1.001) < wanted
-    assert found in asked
-    assert len(asked) < 30
-    assert len(set(asked)) == len(asked)
 
 
 @pytest.mark.slow

@@ -7,7 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from darrm_torch.privacy.loss_distributions import loss_distribution  # a numerical kernel, tested on purpose
+from darrm_torch import PrivacyGuarantee, PrivacyProfile
+from darrm_torch.privacy.loss_distributions import (  # numerical kernels, tested on purpose
+    _least_epsilon,
+    loss_distribution,
+)
 
 from .test_profiles import gaussian_delta
 
@@ -20,3 +24,24 @@ def test_the_allowance_covers_the_rounding(history):
     for epsilon in np.linspace(0, 9 * mu, 40):
         raw = max(float(pmf.get_delta_for_epsilon(epsilon)) for pmf in computed.pmfs)
         assert gaussian_delta(epsilon, mu) - raw <= computed.allowance / 10
+
+
+@pytest.mark.parametrize(
+    ("history", "promises"),
+    [
+        (((1.0, 0.01, 100),), ()),
+        (((0.3, 1.0, 5),), ()),
+        (((30.0, 1.0, 1),), ()),
+        (((12.0, 1 / 35, 175),), (((PrivacyGuarantee(epsilon=200.0, delta=1e-6),), 3),)),
+    ],
+)
+def test_epsilon_is_that_of_dp_accounting(history, promises):
+    for pmf in loss_distribution(history, promises).pmfs:
+        for delta in (0.9, 0.3, 1e-2, 1e-5, 1e-9, 1e-14):
+            assert _least_epsilon(pmf, delta) == pytest.approx(pmf.get_epsilon_for_delta(delta), rel=1e-14, abs=1e-15)
+
+
+@pytest.mark.slow
+def test_a_thousand_million_steps_are_answered_at_once():
+    """dp_accounting computes cells**steps first, with all its digits."""
+    assert PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 10**9)]).epsilon(1e-4) > 1000

@@ -26,6 +26,7 @@ def label(models: Sequence[nn.Module], images: Tensor) -> Tensor:
     ledger = dt.PrivacyLedger("labels.ledger", budget=PrivacyGuarantee(epsilon=1.0, delta=1e-4))
     ensemble = dt.PrivateMajorityEnsemble(list(models), mechanism, profiles=[profile] * len(models), ledger=ledger)
     labels: Tensor = ensemble(images)
+    dt.plot_noise(ensemble.noise)
     spent: int = ensemble.ledger.count
     print(spent, ensemble.total_privacy(labels=10).guarantee.epsilon)
     return labels
