@@ -34,6 +34,9 @@ _KEPT = (
     "classes",
     "delta",
     "allocation",
+    "unit",
+    "records_per_unit",
+    "neighbours",
 )
 
 
@@ -190,7 +193,7 @@ _DIFFERENT = {
     "teachers": "other teachers, or to the same in another order (--models, --votes, --accountants)",
     "promises": "teachers with other guarantees (--accountants)",
     "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --jury, --overlap, --delta)",
-    "rules": "other rules (--overlap, --classes, --delta, a target)",
+    "rules": "other rules (--overlap, --classes, --delta, a target, --unit, --records-per-unit, --neighbours)",
 }
 
 
