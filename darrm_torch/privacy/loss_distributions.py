@@ -46,6 +46,7 @@ _TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite los
 LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
 _SUMMED = 2**20  # releases up to which the exact optimum is summed
 _UNIT = 2.0**-53
+_MOST_FIXED = 2**20  # cells of one step on batches of fixed size
 _FINEST_TILTED = 1e-9
 _LEAST_NOISE = 0.2
 _NO_NOISE, _LARGEST_NOISE = 2.0**-10, 2.0**20  # less counts as none; more counts as this
@@ -272,7 +273,28 @@ def fixed_batches_curve(noise: float, rate: float, steps: int) -> tuple[tuple[fl
     rounding = 1e-12 * steps  # as for Poisson sampling
     deltas = [10.0 ** (-power / 2) for power in range(1, 61)]
     epsilons = [float(accountant.get_epsilon(delta)) for delta in deltas]
-    return tuple((d, e + rounding) for d, e in zip(deltas, epsilons, strict=True) if rounding < e < LARGEST_EPSILON)
+    renyi = [(d, e + rounding) for d, e in zip(deltas, epsilons, strict=True) if rounding < e < LARGEST_EPSILON]
+    return (*renyi, *_fixed_batches_points(noise / 2, rate, steps))
+
+
+def _fixed_batches_points(noise: float, rate: float, steps: int) -> list[tuple[float, float]]:
+    """Pairs (delta, epsilon) by the exact composition of the curve that bounds each step (theory: units)."""
+    runs: DpSgd = ((noise, rate, steps),)
+    step = grid_step(runs, ())
+    loss = group_loss(noise, rate, 1)
+    last = math.ceil(float(loss.at(1 + 10 * noise)) / step)
+    if last > _MOST_FIXED or not has_grids(runs, ()):
+        return []
+    epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
+    curve = np.where(epsilons < 0, loss.curve(epsilons, added=True), loss.curve(epsilons, added=False))
+    law = connect_the_dots(step, -last, curve + 16 * _UNIT)
+    points = []
+    for delta in (10.0**-power for power in range(1, 13)):
+        composed = compose_grids([(law, steps)], delta)
+        epsilon = math.inf if composed is None else composed.epsilon(delta)
+        if epsilon < LARGEST_EPSILON:
+            points.append((delta, epsilon))
+    return points
 
 
 def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, finest: float = _FINEST) -> float:
