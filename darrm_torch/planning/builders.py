@@ -44,6 +44,7 @@ __all__ = [
     "gaussian",
     "gaussian_prices_the_label",
     "jury",
+    "lists_quickly",
     "mean_probabilities",
     "noise_free",
     "one_label_by_point",
@@ -64,6 +65,7 @@ _SAMPLED = 350  # the most histograms of a sample that a table looks up
 _LISTED = 1000  # the most histograms for which GNMax prices the label itself
 _LEAST = 1e-6  # of an allowance
 _NOT_PRIVATE = (PrivacyGuarantee(epsilon=math.inf),)  # what teachers promise that promise nothing
+_QUICK = 100  # histograms, and ways to move votes, for which the curve of one label is quick
 _GAIN = 2.0**-8  # of strength, by a price that takes long
 _WORTHWHILE = 1e-3  # below that labels are coins: refused where a mechanism is asked for by name
 
@@ -336,6 +338,12 @@ def _table(request: Request, allowance: float, overlap: int, sample: int | None 
 # --- the mechanism's own randomness -----------------------------------------------------------------------------------
 
 
+def lists_quickly(request: Request) -> bool:
+    """Whether the curve of one label over all neighbouring histograms takes a fraction of a second."""
+    few = votes_within(_QUICK, votes=request.teachers, classes=request.classes) >= request.teachers
+    return few and (request.classes == 2 or (request.classes * (request.classes - 1)) ** request.overlap <= _QUICK)
+
+
 def by_strength(make: Callable[[Request, float], Mechanism], low: float, high: float) -> Build:
     """Builds the strongest of the mechanisms that ``make`` returns, one for each number in [low, high].
 
@@ -349,9 +357,9 @@ def by_strength(make: Callable[[Request, float], Mechanism], low: float, high: f
             return replace(mechanism, classes=None) if isinstance(mechanism, NoisyCounts) else mechanism
 
         number = request.strongest(closed, low, high)
-        if not isinstance(make(request, number), NoisyCounts):
-            return make(request, number)
         exact = partial(make, request)
+        if closed(number) == exact(number):  # there is no other price
+            return exact(number)
         if number < high and request.keeps(exact(number * (1 + _GAIN)), SLACK):
             number = request.strongest(exact, number * (1 + _GAIN), high, tolerance=_GAIN / 4)
         return exact(number)

@@ -188,9 +188,10 @@ class Family:
         return f'dt.strongest_mechanism("{self.kind}", {arguments})'
 
 
-def _known(request: Request) -> dict[str, int]:
-    """What a mechanism must know of a request to compose its labels along the curve of one of them."""
-    return {"overlap": request.overlap, "teachers": request.teachers, "classes": request.classes}
+def _known(request: Request) -> dict[str, Any]:
+    """What a mechanism must know of a request; with the classes it composes labels along the curve of one of them."""
+    classes = request.classes if builders.lists_quickly(request) else None
+    return {"overlap": request.overlap, "teachers": request.teachers, "classes": classes}
 
 
 def _permute_and_flip(request: Request, vote_epsilon: float) -> Mechanism:
