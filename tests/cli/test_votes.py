@@ -138,5 +138,5 @@ def test_units_and_neighbours_are_priced_named_and_kept(tmp_path: Path, capsys: 
 def test_a_replaced_record_costs_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert label(tmp_path, *NOISE_FREE, "--neighbours=replace-one", "--delta=1e-3", "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["total"]["epsilon"] == pytest.approx(1.0)
+    assert 0.99 < report["total"]["epsilon"] <= 1
     assert "replacing one record" in json.dumps(report)

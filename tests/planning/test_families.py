@@ -217,7 +217,7 @@ def test_every_kind_has_one_entry_that_a_plan_or_python_can_build() -> None:
 
 
 def test_one_entry_adds_a_mechanism_to_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Laplace noise is no kind of the registry; with an entry it is planned, explained, and built by name."""
+    """Another kind of Laplace noise: with an entry it is planned, explained, and built by name."""
 
     def laplace(request: Any, strength: float) -> LNMax:
         return LNMax(scale=1 / strength, overlap=request.overlap, teachers=request.teachers)
