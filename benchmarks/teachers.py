@@ -54,6 +54,7 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
     start_workers_early()
     import opacus  # noqa: F401
     import torch
+    from torch.utils.data import TensorDataset
 
     from darrm_torch.teachers.dp_sgd import TrainingSettings, train_teacher
     from darrm_torch.teachers.shards import contiguous_shards
@@ -71,8 +72,7 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
             train_teachers(
                 Path(folder),
                 build_model=PaperCNN,
-                inputs=inputs,
-                labels=labels,
+                dataset=TensorDataset(inputs, labels),
                 shards=shards,
                 shard_size=shard,
                 settings=settings,
@@ -81,9 +81,8 @@ def measure(*, teachers: int, shard: int, repeat: int) -> list[Record]:
 
     def one_process() -> None:
         for number, part in enumerate(shards):
-            train_teacher(
-                PaperCNN, inputs[part], labels[part], shard_size=shard, settings=settings, seeds=(number, 99 + number)
-            )
+            records = TensorDataset(inputs[part], labels[part])
+            train_teacher(PaperCNN, records, shard_size=shard, settings=settings, seeds=(number, 99 + number))
 
     ways = {
         "train_teachers": together,

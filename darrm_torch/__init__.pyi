@@ -1,6 +1,6 @@
 """What `darrm_torch` exports, and where each name lives: the one list, for type checkers and for lazy loading."""
 
-from . import lightning as lightning
+from . import federated as federated, lightning as lightning
 from .auditing import Audit as Audit, audit as audit
 from .errors import (
     BudgetExceeded as BudgetExceeded,
@@ -15,6 +15,7 @@ from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
 from .labels.labeler import PrivateLabeler as PrivateLabeler, Voter as Voter
 from .labels.ledger import PrivacyLedger as PrivacyLedger
+from .labels.randomized_votes import RandomizedVotes as RandomizedVotes
 from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
 from .mechanisms.base import Mechanism as Mechanism
 from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
@@ -97,6 +98,7 @@ from .privacy.totals import (
     TotalPrivacy as TotalPrivacy,
     total_privacy as total_privacy,
 )
+from .teachers.adapters import adapter_teachers as adapter_teachers
 from .teachers.checkpoints import load_teacher as load_teacher
 from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records
 from .teachers.independence import check_independent as check_independent

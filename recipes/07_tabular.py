@@ -49,8 +49,7 @@ def main(folder: Path = Path("runs/tabular"), *, teachers: int = 5, epochs: int 
     files = dt.train_teachers(
         folder / "teachers",
         build_model=logistic_regression,
-        inputs=private,
-        labels=diagnoses,
+        dataset=TensorDataset(private, diagnoses),
         shards=shards,
         shard_size=RECORDS // teachers,
         settings=dt.TrainingSettings(noise_multiplier=2.0, batch_size=20, epochs=epochs, learning_rate=0.5),

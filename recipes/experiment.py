@@ -147,8 +147,7 @@ def train_both(
         train_teachers(
             folder / "teachers",
             build_model=build,
-            inputs=task.private_images,
-            labels=task.private_labels,
+            dataset=TensorDataset(task.private_images, task.private_labels),
             shards=shards,
             shard_size=settings.records * settings.overlap // settings.teachers,
             settings=training,
@@ -193,8 +192,7 @@ def train_one_model(
     return train_teachers(
         folder / "one-model",
         build_model=build,
-        inputs=task.private_images,
-        labels=task.private_labels,
+        dataset=TensorDataset(task.private_images, task.private_labels),
         shards=[np.arange(len(task.private_labels))],
         shard_size=settings.records,
         settings=replace(settings.one_model, noise_multiplier=noise),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import functools
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +86,17 @@ def commands() -> list[Any]:
 
 @functools.cache
 def help_of(*command: str) -> str:
-    return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    """What ``python -m`` prints with these words and --help, in this process."""
+    text = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(text), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(sys, "argv", [*command, "--help"])
+        try:
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            if ended.code:
+                raise
+    return text.getvalue()
 
 
 @pytest.mark.parametrize("words", commands())
@@ -103,13 +117,16 @@ def test_command_exists(words: list[str]) -> None:
         assert arguments[0] == "-m"
         place = ROOT / module.replace(".", "/")
         assert place.with_suffix(".py").is_file() or (place / "__main__.py").is_file(), f"no module {module}"
-        command = (sys.executable, "-m", module)
+        command = (module,)
     elif program == "darrm":
-        command, options = (*DARRM, arguments[0]), arguments[1:]
+        command, options = ("darrm_torch", arguments[0]), arguments[1:]
         assert help_of(*command)
+    elif program == "dask":
+        pytest.importorskip("distributed")
+        command, options = ("dask", arguments[0]), arguments[1:]
     else:
         assert program == "torchrun", f"no check is known for {program}"
-        command, options = (sys.executable, "-m", "torch.distributed.run"), arguments
+        command, options = ("torch.distributed.run",), arguments
     for option in options:
         if option.startswith("--"):
             name = re.escape(option.split("=")[0])

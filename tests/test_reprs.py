@@ -45,7 +45,7 @@ def test_what_a_call_returns(name: str, tmp_path: Path) -> None:
 
 
 def test_large_objects() -> None:
-    many = dt.PrivacyProfile.from_dp_sgd([(2.0 + step / 100, 0.01, 1) for step in range(300)])
+    many = dt.PrivacyProfile.from_dp_sgd([(2.0 + step / 100, 0.01, 1) for step in range(40)])
     points = [dt.PrivacyGuarantee(epsilon=step / 10, delta=0.1 / (step + 1)) for step in range(9)]
     noise = dt.self_bounding_noise(teachers=1001, allowance=3)
     networks = [nn.Sequential(*[nn.Linear(4, 4) for _ in range(20)], nn.Linear(4, 2)) for _ in range(11)]
@@ -53,7 +53,7 @@ def test_large_objects() -> None:
     ensemble(torch.rand(40, 4))
     total = dt.total_privacy(teachers=[HALF] * 3, mechanism=dt.NoiseFreeMajority(), labels=9, delta=1e-4)
     certified = dt.optimize_noise(
-        teachers=11,
+        teachers=5,
         teacher=dt.PrivacyProfile.from_guarantee(*points),
         target=dt.PrivacyGuarantee(epsilon=2.0, delta=0.1),
     )
@@ -67,7 +67,7 @@ def test_large_objects() -> None:
         total,
     )
     more = (total.route, certified, certified.certificate, a_plan(), *a_plan().rows, a_plan().teachers_needed(0.5))
-    for value in (*results, *more, dt.read_privacy([(2.0, 0.1, 10)] * 40).reading, dt.assign_shards(1000, teachers=3)):
+    for value in (*results, *more, dt.read_privacy([(2.0, 0.1, 10)] * 6).reading, dt.assign_shards(1000, teachers=3)):
         check_short(value)
 
 

@@ -12,6 +12,7 @@ import itertools
 import math
 import re
 import signal
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 
@@ -79,10 +81,42 @@ def counted() -> dt.DataDependentLoss:
     return dt.DataDependentLoss(mechanism=dt.GNMax(sigma=2.0), counts=VOTES)
 
 
+class Site:
+    digest = "site"
+
+    def vote(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(inputs), dtype=torch.int64)
+
+
+def site_ledger() -> dt.PrivacyLedger:
+    return dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=100.0))
+
+
 def labeler() -> dt.PrivateLabeler:
     return dt.PrivateLabeler(
         dt.NoiseFreeMajority(), teachers=["a", "b", "c"], classes=2, overlap=1, ledger=dt.PrivacyLedger()
     )
+
+
+def registered_sites() -> list[dt.federated.RegisteredSite]:
+    return [dt.federated.RegisteredSite(name=name, digest=name, public_key=f"{ord(name):064x}") for name in "abc"]
+
+
+def no_answers(request: bytes) -> list[tuple[str, bytes]]:
+    return []
+
+
+def signing_key() -> Any:
+    return pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519").Ed25519PrivateKey.generate()
+
+
+def a_site() -> dt.federated.Site:
+    pytest.importorskip("flwr")
+    return dt.federated.Site(dt.federated.LocalTeacher(network()), key=signing_key(), classes=2)
+
+
+def a_grid() -> Any:
+    return types.SimpleNamespace(get_node_ids=list, push_messages=list, pull_messages=list)
 
 
 def drawn_labels(new: Any) -> list[int]:
@@ -227,6 +261,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateLabeler.spending_from": lambda: (labeler(), {"ledger": dt.PrivacyLedger()}),
     "PrivateLabeler.total_privacy": lambda: (labeler(), {"labels": 2}),
     "PrivateLabeler.privacy_report": lambda: (labeler(), {"as_dict": True}),
+    "RandomizedVotes": lambda: {"teacher": Site(), "classes": 2, "epsilon": 1.0, "ledger": site_ledger()},
+    "RandomizedVotes.vote": lambda: (
+        dt.RandomizedVotes(Site(), classes=2, epsilon=1.0, ledger=site_ledger()),
+        {"inputs": X},
+    ),
     "VoteFile": lambda: {"path": PLACES["votes"], "teachers": 3, "classes": 2},
     "check_independent": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "constant_noise": lambda: {"teachers": 3, "teacher": HALF, "target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4)},
@@ -303,8 +342,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "train_teachers": lambda: {
         "folder": PLACES["teachers"],
         "build_model": network,
-        "inputs": torch.zeros(6, 4),
-        "labels": torch.zeros(6, dtype=torch.int64),
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
         "shards": [np.array([0, 1]), np.array([2, 3])],
         "shard_size": 2,
         "settings": dt.TrainingSettings(epochs=1),
@@ -321,6 +359,18 @@ CALLS: dict[str, Callable[[], Any]] = {
         "teachers": 3,
         "prior": dt.IndependentVotes(mean=0.7),
     },
+}
+
+CALLS |= {
+    "federated.FlowerExchange": lambda: {"grid": a_grid()},
+    "federated.LocalTeacher": lambda: {"model": network()},
+    "federated.LocalTeacher.vote": lambda: (dt.federated.LocalTeacher(network()), {"inputs": X}),
+    "federated.RegisteredSite": lambda: {"name": "clinic", "digest": "a", "public_key": "0" * 64},
+    "federated.RemoteLabeler": lambda: {"labeler": labeler(), "sites": registered_sites(), "exchange": no_answers},
+    "federated.Request": lambda: {"round": "r", "agreement": "terms", "classes": 2, "inputs": X.numpy()},
+    "federated.Site": lambda: {"teacher": dt.federated.LocalTeacher(network()), "key": signing_key(), "classes": 2},
+    "federated.client_app": lambda: {"site": a_site()},
+    "federated.site_key": lambda: {"path": PLACES["key"]},
 }
 
 BUILT: dict[str, Callable[[], Any]] = {
@@ -375,6 +425,7 @@ NOT_CALLED = {
     "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
     "Voter*": "a protocol",
+    "adapter_teachers": "it needs peft, which is slow to import: tests/teachers/test_adapters.py",
     "SelfBoundingCertificate.*": "a result",
     "Shards*": "made by assign_shards and contiguous_shards",
     "PrivacyProfile": "made by its class methods",
@@ -386,6 +437,8 @@ NOT_CALLED = {
     "lightning.AccountantCheckpoint.*, lightning.PrivacyReport.*, lightning.StudentModule.*, "
     "lightning.PrivateLabelDataModule.*": "called by Lightning",
     "lightning.FixMatch.loss, lightning.VirtualAdversarialTraining.*": "called by StudentModule",
+    "federated.Answer*, federated.Request.*": "read by the server and the sites: tests/federated/test_messages.py",
+    "federated.Site.answer, federated.MessageRefused*, federated.public_key": "tests/federated",
     "watch_training": "needs an optimizer of Opacus: tests/teachers/test_watching.py",
 }
 
@@ -482,9 +535,10 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.compose", "other"): "huge int, beyond float",
     ("NoiseFunction.label_probability", "counts"): "2",
-    ("PrivateLabeler", "teachers"): "['x']",  # one teacher
-    ("PrivateLabeler", "assumptions"): "['x']",
-    ("VoteFile", "missing"): "['x']",
+    ("PrivateLabeler", "teachers"): "['x'], str array",  # names
+    ("PrivateLabeler", "assumptions"): "['x'], str array",
+    ("VoteFile", "classes"): "str array",
+    ("VoteFile", "missing"): "['x'], str array",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",
     (
         "PrivateMajorityEnsemble.check_budget",
@@ -517,6 +571,11 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivacyReading.check", "source"): "None",
     ("PrivacyReading.check", "module"): "None, {}, {'a': 1}, module",
     ("*", "inputs"): "tensor, empty tensor",
+    (
+        "RandomizedVotes.vote",
+        "inputs",
+    ): "tensor, bool tensor, empty tensor, requires_grad, negative tensor, three axes, "
+    "scalar tensor",  # whatever its own teacher takes
     ("TrainingSettings", "*"): "huge int, beyond float, huge float",
     ("lightning.VirtualAdversarialTraining", "*"): "huge int, beyond float, huge float",
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
@@ -647,7 +706,11 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
     np.save(folder / "votes.npy", np.zeros((3, 5), dtype=np.int64))
     PLACES["votes"] = folder / "votes.npy"
     PLACES.update(
-        weights=folder / "weights.pt", cache=folder / "cache", teachers=folder / "teachers", private=folder / "private"
+        weights=folder / "weights.pt",
+        cache=folder / "cache",
+        key=folder / "site.pem",
+        teachers=folder / "teachers",
+        private=folder / "private",
     )
 
 
@@ -659,9 +722,9 @@ def _no_warnings() -> Iterator[None]:
 
 
 def public_callables() -> set[str]:
-    """The functions, classes and methods of ``dt.__all__`` and ``dt.lightning.__all__``."""
+    """The functions, classes and methods of ``dt.__all__`` and of the wings that are used by name."""
     found = set()
-    for prefix, names in (("", dt.__all__), ("lightning.", dt.lightning.__all__)):
+    for prefix, names in (("", dt.__all__), ("lightning.", dt.lightning.__all__), ("federated.", dt.federated.__all__)):
         for name in names:
             one = function(prefix + name)
             if not callable(one):
@@ -722,14 +785,15 @@ def test_a_network_that_works_in_place_is_trained(tmp_path: Path) -> None:
 
     settings = dt.TrainingSettings(epochs=1, batch_size=2)
     build = functools.partial(nn.Sequential, nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
-    labels = torch.zeros(6, dtype=torch.int64)
-    assert train_teacher(build, torch.zeros(6, 4), labels, shard_size=6, settings=settings, seeds=(0, 1))
+    records = TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64))
+    assert train_teacher(build, records, shard_size=6, settings=settings, seeds=(0, 1))
 
 
 def test_training_refuses_inputs_that_the_network_does_not_take(tmp_path: Path) -> None:
     for kind in (torch.float64, torch.float16):
-        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "inputs": torch.zeros(6, 4, dtype=kind)}
-        with pytest.raises(dt.InvalidArgument, match="inputs must be what the network of build_model takes"):
+        records = TensorDataset(torch.zeros(6, 4, dtype=kind), torch.zeros(6, dtype=torch.int64))
+        arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "dataset": records}
+        with pytest.raises(dt.InvalidArgument, match="dataset must be what the network of build_model can be trained"):
             dt.train_teachers(**arguments)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "existing",
     "given_files",
     "options_in_file",
+    "read_inputs",
     "read_tensor",
     "read_text",
     "teacher_files",
@@ -137,14 +138,44 @@ def options_in_file(name: str, path: str) -> list[str]:
 ARRAYS = ".npy, .npz, .pt, .csv or .parquet"
 
 
-def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
+def read_inputs(name: str, path: str, tokenizer: str | None = None) -> Any:
+    """Inputs of any structure: see :func:`read_tensor`; a .npz or .pt file may hold several arrays by name.
+
+    With the folder of a tokenizer, the lines of a text file, as this tokenizer encodes them.
+    """
+    if tokenizer is None:
+        return read_tensor(name, path, several=True)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        cure = "Texts need transformers: pip install 'darrm-torch[adapters]'"
+        raise InvalidArgument("--tokenizer", "given where transformers is installed", tokenizer, cure) from None
+    texts = read_text(name, path, most=MOST_BYTES).splitlines()
+    if not all(text.strip() for text in texts) or not texts:
+        raise InvalidArgument(name, "a file with one text in each line", path, "It has an empty line.")
+    expected = "a folder that save_pretrained of a tokenizer wrote"
+    if not os.path.isdir(tokenizer):
+        raise InvalidArgument("--tokenizer", expected, tokenizer)
+    try:
+        loaded = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True)
+        return dict(loaded(texts, padding=True, truncation=True, return_tensors="pt"))
+    except Exception as error:  # transformers raises many kinds for folders and texts that do not fit
+        raise InvalidArgument("--tokenizer", expected, tokenizer, one_line(error, 160)) from None
+
+
+def read_tensor(name: str, path: str, *, column: str | None = None, several: bool = False) -> Any:
     """The array (N, ...) in a .npy, .npz or .pt file, or the numbers in a table, as a dense tensor.
 
     A table is a .csv file, whose first line may hold the names of its columns, or a .parquet file. Its columns become
     ``(N, D)`` float32; or, if it has one that is called ``column``, or a single one, that column becomes ``(N,)``.
+
+    With ``several``, a .npz file with several arrays becomes a dictionary of tensors, and a .pt file may hold a
+    dictionary or a tuple of them.
     """
     import numpy as np
     import torch
+
+    from ..teachers.structures import mapped, tensors_of
 
     expected = f"an array in a {ARRAYS} file"
     file, array = check_file(name, path, expected=expected), None
@@ -154,13 +185,16 @@ def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
             array = np.load(file, allow_pickle=False)
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as arrays:
+                if several and len(arrays.files) > 1:
+                    size = file.stat().st_size
+                    return {one: _as_tensor(f"{name} {one}", arrays[one], size) for one in arrays.files}
                 if len(arrays.files) == 1:
                     array = arrays[arrays.files[0]]
                 expected = f"a .npz file with one array, not {len(arrays.files)}"
         if file.suffix == ".pt":
             tensor = torch.load(file, map_location="cpu", weights_only=True)
-            if isinstance(tensor, torch.Tensor):
-                return _checked_tensor(name, tensor, file.stat().st_size)
+            if isinstance(tensor, torch.Tensor) or (several and [*tensors_of(tensor, name)]):
+                return mapped(tensor, lambda part: _checked_tensor(name, part, file.stat().st_size))
         if file.suffix in (".csv", ".parquet"):
             names, numbers = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
             if column is None:
@@ -180,6 +214,13 @@ def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
         raise InvalidArgument(name, expected, path, one_line(error, 80)) from None
     if array is None:
         raise InvalidArgument(name, expected, path)
+    return _as_tensor(name, array, file.stat().st_size)
+
+
+def _as_tensor(name: str, array: Any, size: int) -> Any:
+    import numpy as np
+    import torch
+
     if array.dtype.kind not in "biuf":
         raise InvalidArgument(name, "an array of real numbers or integers", str(array.dtype))
     kind = array.dtype.newbyteorder("=")
@@ -187,7 +228,7 @@ def read_tensor(name: str, path: str, *, column: str | None = None) -> Any:
         if array.size and array.max() > np.iinfo(np.int64).max:
             raise InvalidArgument(name, "integers below 2**63", int(array.max()))
         kind = np.dtype(np.int32 if kind.itemsize == 2 else np.int64)
-    return _checked_tensor(name, torch.from_numpy(array.astype(kind, copy=False)), file.stat().st_size)
+    return _checked_tensor(name, torch.from_numpy(array.astype(kind, copy=False)), size)
 
 
 def _checked_tensor(name: str, tensor: Any, size: int) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import ARRAYS, check_ending, given_files, read_tensor, whole, write_labels
+from .files import ARRAYS, check_ending, given_files, read_inputs, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
@@ -41,7 +41,10 @@ __all__ = ["COMMAND", "options_for"]
 def _add_arguments(parser: Any) -> None:
     from ..planning.families import FAMILIES
 
-    parser.add_argument("--inputs", metavar="FILE", help=f"{ARRAYS}: the inputs to label, (N, ...)")
+    parser.add_argument(
+        "--inputs", metavar="FILE", help=f"{ARRAYS}: the inputs to label, (N, ...), or several arrays by name"
+    )
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="--inputs has one text in each line, for this tokenizer")
     parser.add_argument(
         "--models",
         nargs="+",
@@ -249,19 +252,21 @@ class _Models:
     """The networks and the inputs that the options name, and the labels that they become."""
 
     def __init__(self, chosen: Any) -> None:
+        from ..teachers.structures import size_of
+
         missing = [name for name in ("inputs", "models") if getattr(chosen, name) is None]
         given = [name for name in OF_VOTES if getattr(chosen, name) not in (None, [])]
         if missing:
             raise UsageError(f"the following arguments are required: {option_names(missing)}; or --votes")
         if given:
             raise InvalidArgument(option_names(given), "used with --votes", "--models")
-        self._chosen, self._inputs = chosen, read_tensor("--inputs", chosen.inputs)
+        self._chosen, self._inputs = chosen, read_inputs("--inputs", chosen.inputs, chosen.tokenizer)
         self.files, self._models = given_files("--models", chosen.models), list[Any]()
         with progress(len(self.files), "models") as bar:
             for file in self.files:
                 self._models.append(load_model(file, chosen.build))
                 bar.update()
-        self.teachers, self.inputs = len(self._models), len(self._inputs)
+        self.teachers, self.inputs = len(self._models), size_of(self._inputs)
         self.classes = competing(self._models[0], self._inputs, chosen.classes)
 
     def spending_from(self, ensemble: PrivateMajorityEnsemble, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:
@@ -291,11 +296,13 @@ class _Models:
         labels = []
         for batch in self._batches():
             labels.append(ensemble(batch))
-            advance(len(batch))
+            advance(len(labels[-1]))
         write_labels(file, torch.cat(labels))
 
     def _batches(self) -> Any:
-        return self._inputs.split(self._chosen.batch_size)
+        from ..teachers.structures import batches_of
+
+        return batches_of(self._inputs, self._chosen.batch_size)
 
     def build(
         self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]

@@ -181,7 +181,10 @@ def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble | Privat
 
     mechanism = kept_mechanism(ledger, ensemble.mechanism)  # it may have been solved on another machine
     names = ledger.differences(ensemble.identity | {"mechanism": described(mechanism)})
-    different = [_DIFFERENT.get(name, name) for name in names]
+    kept, mine = (json.loads(text or "{}") for text in (ledger.bound("rules"), ensemble.identity["rules"]))
+    facts = [name for name in _DIFFERENT if kept.get(name) != mine.get(name)]
+    different = [_DIFFERENT.get(name, name) for name in names if name != "rules" or not facts]
+    different += [_DIFFERENT[name] for name in facts]
     if different:
         raise LedgerError(
             f"{ledger.path} belongs to {' and '.join(different)}. Give the same ones as when it was started, or start "
@@ -194,6 +197,10 @@ _DIFFERENT = {
     "promises": "teachers with other guarantees (--accountants)",
     "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --jury, --overlap, --delta)",
     "rules": "other rules (--overlap, --classes, --delta, a target, --unit, --records-per-unit, --neighbours)",
+    "names": "other classes (--class-names)",
+    "keys": "another column of keys (--keys)",
+    "columns": "teachers with other names in --votes",
+    "votes": "other votes (--votes; without --keys a row is known by its number only, so no row may change or move)",
 }
 
 

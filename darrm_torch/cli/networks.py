@@ -75,22 +75,26 @@ def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
     from ..mechanisms.noise_free import NoiseFreeMajority
+    from ..teachers.structures import rows_of
 
     alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes, ledger=PrivacyLedger())
-    return int(alone.sensitive_counts(inputs[:1]).shape[1])
+    return int(alone.sensitive_counts(rows_of(inputs, [0])).shape[1])
 
 
 def check_outputs(network: Any, inputs: Any, classes: int) -> None:
     """Check that a network accepts the inputs and has one output for each class."""
     import torch
 
+    from ..teachers.structures import call, logits_of, tensors_of
+
     training = network.training
     try:
         with torch.no_grad():
-            outputs = tuple(network.eval()(inputs).shape)
+            outputs = tuple(logits_of(call(network.eval(), inputs)).shape)
     except Exception as error:  # the user's network, or inputs that do not fit it
         expected, cure = "inputs that the network of --build accepts", one_line(error, 160)
-        raise InvalidArgument("--inputs", expected, tuple(inputs.shape[1:]), cure) from None
+        got = ", ".join(f"{tuple(part.shape[1:])}" for _, part in tensors_of(inputs))
+        raise InvalidArgument("--inputs", expected, got, cure) from None
     finally:
         network.train(training)
     if outputs != (1, classes):

@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from ..errors import InvalidArgument, check_integer, check_number
-from .files import ARRAYS, check_ending, read_tensor, whole
+from .files import ARRAYS, check_ending, read_inputs, read_tensor, whole
 from .networks import build_network, check_outputs
 from .parser import Command
 from .showing import print_json
@@ -16,7 +16,10 @@ __all__ = ["COMMAND"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--inputs", required=True, metavar="FILE", help=f"{ARRAYS}, (N, ...)")
+    parser.add_argument(
+        "--inputs", required=True, metavar="FILE", help=f"{ARRAYS}, (N, ...), or several arrays by name"
+    )
+    parser.add_argument("--tokenizer", metavar="FOLDER", help="inputs have one text in each line, for this tokenizer")
     parser.add_argument(
         "--labels", required=True, metavar="FILE", help="what `darrm label --out` wrote: (N,), or soft (N, C)"
     )
@@ -33,22 +36,27 @@ def _add_arguments(parser: Any) -> None:
 
 def _labelled(options: Any, which: str) -> Any:
     """The data set of inputs and labels that ``--inputs`` and ``--labels``, or those of the test, name."""
-    from torch.utils.data import TensorDataset
+    from torch import Tensor
+    from torch.utils.data import StackDataset
+
+    from ..labels.identity import checked_inputs
+    from ..teachers.structures import Rows, size_of
 
     keys = [f"{which}inputs", f"{which}labels"]
     files = [getattr(options, key.replace("-", "_")) for key in keys]
-    inputs = read_tensor(f"--{keys[0]}", files[0])
+    inputs = read_inputs(f"--{keys[0]}", files[0], options.tokenizer)
+    count = size_of(inputs)
     labels = read_tensor(f"--{keys[1]}", files[1], column="label")
-    if labels.dim() == 2 and labels.is_floating_point() and 0 < len(labels) == len(inputs):  # soft labels
+    if labels.dim() == 2 and labels.is_floating_point() and 0 < len(labels) == count:  # soft labels
         sums = labels.double().sum(dim=1)
         if labels.shape[1] != options.classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
-            expected = f"integers, one for each of {len(inputs)} inputs, or rows of {options.classes} probabilities"
+            expected = f"integers, one for each of {count} inputs, or rows of {options.classes} probabilities"
             raise InvalidArgument(f"--{keys[1]}", expected, f"others of shape {tuple(labels.shape)}")
         labels = labels.float()
     else:
-        if labels.dim() != 1 or len(inputs) != len(labels) or not len(labels) or labels.is_floating_point():
+        if labels.dim() != 1 or count != len(labels) or not len(labels) or labels.is_floating_point():
             got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-            raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {len(inputs)} inputs", got)
+            raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {count} inputs", got)
         labels, least = labels.long(), 0 if which else -1
         first, last = int(labels.min()), int(labels.max())
         if first < least or last >= options.classes:
@@ -57,10 +65,11 @@ def _labelled(options: Any, which: str) -> Any:
             raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
         if last < 0:
             raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
-    inputs = inputs.float()
-    if not inputs.isfinite().all():
-        raise InvalidArgument(f"--{keys[0]}", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
-    return TensorDataset(inputs, labels)
+    try:  # a single array may hold integers that are pixels
+        inputs = checked_inputs(inputs.float() if isinstance(inputs, Tensor) else inputs)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--{keys[0]}", error.expected, error.got, error.cure) from None
+    return StackDataset(Rows(inputs), labels)
 
 
 def _run(options: Any) -> int:
@@ -71,6 +80,7 @@ def _run(options: Any) -> int:
     from torch.utils.data import DataLoader
 
     from ..lightning import StudentModule
+    from ..teachers.structures import rows_of, tensors_of
 
     check_ending("--out", options.out, ".pt")
     size = check_integer("--batch-size", options.batch_size, low=1, high=2**31)
@@ -81,11 +91,12 @@ def _run(options: Any) -> int:
     if (options.test_inputs is None) != (options.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
     test = None if options.test_inputs is None else _labelled(options, "test-")
-    taught = int((train.tensors[1].reshape(len(train), -1)[:, 0] >= 0).sum())
+    inputs, labels = (train.datasets[0].inputs, train.datasets[1])
+    taught = int((labels.reshape(len(labels), -1)[:, 0] >= 0).sum())
     network = build_network("--build", options.build)
     for part in (train, test):
         if part is not None:
-            check_outputs(network, part.tensors[0][:1], options.classes)
+            check_outputs(network, rows_of(part.datasets[0].inputs, [0]), options.classes)
     student = StudentModule(network, classes=options.classes, learning_rate=options.learning_rate)
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -106,7 +117,8 @@ def _run(options: Any) -> int:
         trainer.fit(student, DataLoader(train, batch_size=size, shuffle=True))
         if not all(weight.isfinite().all() for weight in student.backbone.parameters()):
             expected = "so small that the student's weights stay finite"
-            cure = f"Or scale --inputs, which reach {float(train.tensors[0].abs().max()):.3g}."
+            largest = max(float(part.abs().max()) for _, part in tensors_of(inputs))
+            cure = f"Or scale --inputs, which reach {largest:.3g}."
             raise InvalidArgument("--learning-rate", expected, options.learning_rate, cure)
         if test is not None:
             (scores,) = trainer.test(student, DataLoader(test, batch_size=size), verbose=False)

@@ -80,6 +80,8 @@ class Votes:
         if given:
             raise InvalidArgument("--votes", "given without options about models", option_names(given))
         check_ending("--out", chosen.out, ".csv", ".npy")
+        if Path(chosen.votes).is_dir():  # the order of its parts says nothing, and only .csv holds the keys
+            check_ending("--out", chosen.out, ".csv")
         self.accountants = None if chosen.accountants is None else given_files("--accountants", chosen.accountants)
         if self.accountants is not None and chosen.teacher is not None:
             raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher)
@@ -160,7 +162,12 @@ class Votes:
             classes=self.classes,
             ledger=ledger,
             delta=total_delta(chosen, strength, ledger.budget),
-            rules={"names": self.file.classes, "keys": chosen.keys},
+            rules={
+                "names": self.file.classes,
+                "keys": chosen.keys,
+                "columns": None if self.accountants is None else self.file.names,
+                "votes": self.file.digest,
+            },
         )
 
     def _worth_of(self, allowance: float, profiles: Sequence[PrivacyProfile]) -> PrivacyGuarantee:

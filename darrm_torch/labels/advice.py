@@ -54,7 +54,7 @@ def warn_before_labels(
             f"{without.guarantee}, {why if pays else f'{why} {these.guarantee}'}. NoiseFreeMajority() adds none",
             LabelWarning,
         )
-    elif labels == 1 and mechanism.classes in (None, 2):
+    elif labels == 1 and count > 1 and mechanism.classes in (None, 2):  # one vote that a site randomizes may be poor
         most = math.ceil(_AGREE * count)
         chance = float(mechanism.label_probabilities(np.array([[count - most, most]]))[0, 1])
         if chance < 0.5 + _LITTLE:

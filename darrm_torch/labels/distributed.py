@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from ..arguments import checked
 from ..arrays import BoolArray, NumberArray
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy
+from ..teachers.structures import Structure, device_of, rows_of, size_of
 from .ensemble import PrivateMajorityEnsemble
-from .voting import checked_inputs, input_digests
+from .identity import checked_inputs, input_keys
 
 __all__ = ["DistributedEnsemble"]
 
@@ -85,8 +86,11 @@ class DistributedEnsemble(nn.Module):
         """Keep the teachers in eval mode."""
         return self
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> Tensor:
         """Private labels ``(B,)`` int64, or soft labels ``(B, C)`` float32, of this rank's inputs, on their device.
+
+        Args:
+            inputs, keys: of this rank, as for the ensemble.
 
         Raises:
             InvalidArgument: teachers or inputs that cannot vote, on any rank; other inputs on another rank when the
@@ -94,25 +98,25 @@ class DistributedEnsemble(nn.Module):
             BudgetExceeded: as the ensemble's.
             RuntimeError: a rank failed or is gone.
         """
-        parts = self._gather(_keys_or_error(inputs))
+        parts = self._gather(_keys_or_error(inputs, keys))
         for part in parts:
             if isinstance(part, Exception):
                 raise part
-        inputs, keys = checked_inputs(inputs), parts[self._rank]
+        inputs, own = checked_inputs(inputs), parts[self._rank]
         if self.split == "teachers":
-            start = 0
-            if any(other != keys for other in parts):
+            start, everyone = 0, own
+            if any(other != own for other in parts):
                 cure = 'If each rank has inputs of its own, pass split="inputs".'
                 raise InvalidArgument("inputs", "the same on every rank", "different ones", cure)
         else:
             start = sum(map(len, parts[: self._rank]))
-            keys = [key for part in parts for key in part]
+            everyone = [key for part in parts for key in part]
 
         def count(rows: Sequence[int], juries: BoolArray | None) -> Tensor | Exception:
             return self._count(rows, juries, inputs, start)
 
-        labels = self._answer(keys, count) if self._rank == 0 else self._assist(count)
-        return torch.from_numpy(labels[start : start + len(inputs)]).to(inputs.device)
+        labels = self._answer(everyone, count) if self._rank == 0 else self._assist(count)
+        return torch.from_numpy(labels[start : start + len(own)]).to(device_of(inputs))
 
     def _answer(self, keys: Sequence[bytes], count: _Count) -> NumberArray:
         """On the first rank: charge, have all ranks count, draw, store; then send the labels."""
@@ -144,16 +148,18 @@ class DistributedEnsemble(nn.Module):
         labels: NumberArray = content
         return labels
 
-    def _count(self, rows: Sequence[int], juries: BoolArray | None, inputs: Tensor, start: int) -> Tensor | Exception:
+    def _count(
+        self, rows: Sequence[int], juries: BoolArray | None, inputs: Structure, start: int
+    ) -> Tensor | Exception:
         """The counts ``(len(rows), C)`` of all ranks together, or what went wrong on one of them.
 
         ``inputs`` are the rows from ``start`` on. A rank fills in its part, and the sum is taken.
         """
-        mine = [place for place, row in enumerate(rows) if start <= row < start + len(inputs)]
+        mine = [place for place, row in enumerate(rows) if start <= row < start + size_of(inputs)]
         part, problem = None, None
         try:
             if mine and self._numbers:
-                chosen = inputs[[rows[place] - start for place in mine]]
+                chosen = rows_of(inputs, [rows[place] - start for place in mine])
                 part = self.ensemble.sensitive_counts(
                     chosen, teachers=self._numbers, juries=None if juries is None else juries[mine]
                 )
@@ -186,9 +192,9 @@ class DistributedEnsemble(nn.Module):
         return box[0]
 
 
-def _keys_or_error(inputs: Any) -> list[bytes] | Exception:
+def _keys_or_error(inputs: Any, keys: Sequence[bytes] | None) -> list[bytes] | Exception:
     try:
-        return input_digests(inputs)
+        return input_keys(checked_inputs(inputs), keys)
     except Exception as error:
         return _portable(error)
 

@@ -29,9 +29,11 @@ from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.findings import Finding
 from ..teachers.independence import check_different, check_weights
 from ..teachers.reading import read_teachers
+from ..teachers.structures import Structure, device_of, rows_of, size_of
+from .identity import checked_inputs, input_keys
 from .labeler import PrivateLabeler, memory_ledger
 from .ledger import PrivacyLedger
-from .voting import VotingTeachers, checked_inputs, class_numbers, equal_weights, input_digests
+from .voting import VotingTeachers, class_numbers, equal_weights
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -45,11 +47,15 @@ class PrivateMajorityEnsemble(nn.Module):
 
     The ensemble works on frozen copies of the teachers, without what Opacus or DDP put around them. They are always in
     eval mode, and they vote in the precision of their own weights, whatever autocast says: one after another or, where
-    that is quicker, in one pass (many small teachers of one architecture, small batches). The two ways agree up to the
-    rounding of sums. An input that was labelled before gets the same label again, free of charge.
+    that is quicker, in one pass (many small teachers of one architecture, small batches). Sums are rounded differently
+    in one pass and in batches of other sizes. Where that could decide a vote, because a teacher's two best logits are
+    nearly equal, the teacher votes on that input alone; of equal logits the first wins. So no vote depends on the rest
+    of its batch. An input that was labelled before gets the same label again, free of charge.
 
     Args:
-        models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
+        models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes. Inputs
+            are tensors, or tuples or mappings of tensors, such as tokenizers return: mappings are passed by keyword.
+            Outputs are logits, an object or a mapping with ``logits``, or a tuple whose first element is one of these.
         mechanism: turns vote counts into labels, for example ``DaRRM(noise)``.
         profiles: the privacy profile of each teacher; ``None``: the teachers promise nothing, and only the
             mechanism's own randomness protects.
@@ -65,6 +71,7 @@ class PrivateMajorityEnsemble(nn.Module):
             with another number of threads), the ledger's mechanism is used.
         delta: the delta of the total guarantee; ``None``: that of the ledger's budget, else of the mechanism's label
             target, else 1e-5.
+        logits: a function from what a teacher returns to its logits, if they are elsewhere.
 
     Raises:
         InvalidArgument: no models, not one profile for each model, overlap > K, classes that cannot compete, or a
@@ -97,6 +104,7 @@ class PrivateMajorityEnsemble(nn.Module):
         classes: Sequence[int] | int | None = None,
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
+        logits: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
         models = list(models)
@@ -107,7 +115,7 @@ class PrivateMajorityEnsemble(nn.Module):
         if profiles is not None and [type(profile) for profile in profiles] == [PrivacyProfile] * len(models):
             check_weights(models, profiles)
         self.classes = class_numbers(classes)
-        self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism)
+        self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism, logits=logits)
         super().train(False)
         labeler = PrivateLabeler(
             mechanism,
@@ -156,6 +164,7 @@ class PrivateMajorityEnsemble(nn.Module):
         optimizers: Iterable[Any] | None = None,
         initial: Any = None,
         accept: Collection[Finding] = (),
+        logits: Callable[[Any], Any] | None = None,
         on_progress: Callable[[float], None] = lambda excess: None,
     ) -> PrivateMajorityEnsemble:
         """Build an ensemble of teachers that were trained with Opacus, with the best certified noise for them.
@@ -185,6 +194,7 @@ class PrivateMajorityEnsemble(nn.Module):
             initial: the weights that all teachers started from, such as those of a pretrained network, see
                 :func:`~darrm_torch.read_teachers`.
             accept: findings to accept, by name, see :func:`~darrm_torch.read_privacy`.
+            logits: see the class.
             on_progress: called during the search for noise, see :func:`~darrm_torch.optimize_noise`.
 
         Raises:
@@ -282,6 +292,7 @@ class PrivateMajorityEnsemble(nn.Module):
             classes=classes,
             ledger=ledger,
             delta=None if ledger is not None and ledger.budget is not None else label_delta,
+            logits=logits,
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -304,7 +315,7 @@ class PrivateMajorityEnsemble(nn.Module):
         """Keep the teachers in eval mode: with dropout a vote would be random."""
         return self
 
-    def sensitive_votes(self, inputs: Tensor) -> Tensor:
+    def sensitive_votes(self, inputs: Structure) -> Tensor:
         """Each teacher's vote ``(K, B)`` int64. No guarantee covers what this returns.
 
         A tie between logits goes to the lower class; a teacher whose logits are NaN, or that raises, votes for the
@@ -320,7 +331,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     @checked
     def sensitive_counts(
-        self, inputs: Tensor, *, teachers: Sequence[int] | None = None, juries: BoolArray | None = None
+        self, inputs: Structure, *, teachers: Sequence[int] | None = None, juries: BoolArray | None = None
     ) -> Tensor:
         """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
 
@@ -328,7 +339,7 @@ class PrivateMajorityEnsemble(nn.Module):
         finite, or that raises, then counts as the uniform row.
 
         Args:
-            inputs: ``(B, ...)``.
+            inputs: B inputs.
             teachers: the numbers of the teachers that vote; ``None``: all.
             juries: ``(B, K)``, which teachers vote on which input; ``None``: all of them.
         """
@@ -337,7 +348,7 @@ class PrivateMajorityEnsemble(nn.Module):
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
-            shape = (len(inputs), most + 1)
+            shape = (size_of(inputs), most + 1)
             if not isinstance(juries, np.ndarray) or juries.dtype.kind != "b" or juries.shape != shape:
                 raise InvalidArgument("juries", f"booleans of shape {shape}", type(juries).__name__)
             numbers = [number for number in numbers if juries[:, number].any()]
@@ -351,13 +362,18 @@ class PrivateMajorityEnsemble(nn.Module):
 
     # The compiler would rewrite the exact draws. This is torch.compiler.disable without importing the compiler now.
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
-        Soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`.
+        Soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`. Nothing that this raises depends on
+        the teachers' weights.
 
-        An input is identified by its shape and its values as float32, integers as integers, see
-        ``darrm_torch.labels.voting.input_digests``. Nothing that this raises depends on the teachers' weights.
+        Args:
+            inputs: B inputs: a tensor ``(B, ...)``, or a tuple, a list or a mapping of such structures.
+            keys: what identifies each input, such as its identifier in a database as bytes; of inputs with equal keys
+                only the first is ever voted on. ``None``: shapes and values, real numbers as float32, integers as
+                integers, without padding that an ``attention_mask`` names, see
+                ``darrm_torch.labels.identity.input_digests``.
 
         Raises:
             InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;
@@ -365,21 +381,28 @@ class PrivateMajorityEnsemble(nn.Module):
             BudgetExceeded: the batch would cost more than the ledger's budget; no teacher voted, nothing was charged.
         """
         inputs = checked_inputs(inputs)
+        keys = input_keys(inputs, keys)
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> Tensor:
-            return self.sensitive_counts(inputs if len(rows) == len(inputs) else inputs[list(rows)], juries=juries)
+            return self.sensitive_counts(inputs if len(rows) == len(keys) else rows_of(inputs, rows), juries=juries)
 
-        return torch.from_numpy(self._labeler.answer(input_digests(inputs), counts)).to(inputs.device)
+        return torch.from_numpy(self._labeler.answer(keys, counts)).to(device_of(inputs))
 
     @checked
-    def check_budget(self, batches: Iterable[Tensor]) -> None:
+    def check_budget(self, batches: Iterable[Structure] = (), *, keys: Sequence[bytes] | None = None) -> None:
         """Check that labels for all these inputs fit in the ledger's budget. Draws and charges nothing.
+
+        Args:
+            batches: the inputs, in batches.
+            keys: their keys, as for calls, instead of the inputs.
 
         Raises:
             InvalidArgument: inputs that are not finite.
             BudgetExceeded: the new labels would not fit.
         """
-        self._labeler.check_budget([key for inputs in batches for key in input_digests(inputs)])
+        if keys is None:
+            keys = [key for inputs in batches for key in input_keys(inputs, None)]
+        self._labeler.check_budget(keys)
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:

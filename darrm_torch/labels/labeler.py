@@ -28,12 +28,14 @@ from ..privacy.units import RECORD, Neighbours, common_unit
 from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
+from ..teachers.structures import Structure, mapped, rows_of, size_of
 from .advice import warn_before_labels
+from .identity import checked_inputs, input_keys
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .ledger_index import checked_keys
 from .report import report_as_dict, report_as_text
-from .voting import checked_inputs, input_digests, restored_labels, stored_labels
+from .voting import restored_labels, stored_labels
 
 __all__ = ["MISSING", "PrivateLabeler", "Voter", "memory_ledger"]
 
@@ -51,7 +53,7 @@ class Voter(Protocol):
 
     digest: str
 
-    def vote(self, inputs: Tensor, /) -> Any:
+    def vote(self, inputs: Any, /) -> Any:
         """Votes ``(B,)``: an integer class for each input, -1 where the teacher has no vote."""
 
 
@@ -182,24 +184,27 @@ class PrivateLabeler:
     # --- labels ---------------------------------------------------------------------------------------------------
 
     @checked
-    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike) -> IntArray:
+    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], npt.ArrayLike]) -> IntArray:
         """Private labels ``(B,)`` int64 for these votes; charged and stored before they are returned.
 
         Args:
             keys: what identifies each of the B inputs, such as a digest or an identifier as bytes. A key that was
                 labelled before gets the same label again, free of charge, whatever its votes are now.
             votes: ``(K, B)``: the class that teacher k prefers for input b, an integer in 0..C-1, or -1 where teacher
-                k has no vote. K counts the teachers, in the order of ``teachers``.
+                k has no vote. K counts the teachers, in the order of ``teachers``. A function returns the votes for
+                the positions of the keys that are new; it is called at most once, after the budget was checked.
 
         Raises:
             InvalidArgument: votes of another shape or another kind, or classes outside 0..C-1; nothing was charged.
             BudgetExceeded: the batch would cost more than the ledger's budget; nothing was charged.
         """
         keys = checked_keys(keys)
-        table = self._checked_votes(votes, len(self.profiles), len(keys))
+        ask: Any = votes if callable(votes) else None
+        table = None if ask else self._checked_votes(votes, len(self.profiles), len(keys))
 
         def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            return self._counts(table[:, rows], [keys[row] for row in rows], juries)
+            new = self._checked_votes(ask(rows), len(self.profiles), len(rows)) if table is None else table[:, rows]
+            return self._counts(new, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counted), dtype=np.int64)
 
@@ -223,11 +228,14 @@ class PrivateLabeler:
             raise InvalidArgument("counts", "votes of each teacher, for a mechanism with a jury", "counts of all")
         return np.asarray(self.answer(keys, lambda rows, juries: table[list(rows)]), dtype=np.int64)
 
-    def __call__(self, inputs: Tensor) -> IntArray:
+    def __call__(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> IntArray:
         """Private labels ``(B,)`` int64 for these inputs; each teacher, a :class:`Voter`, is asked for the new ones.
 
         Whatever a voter does, the others' work is not lost: the votes of one that raises an error, or that answers
         with another shape or other classes, count as missing. :attr:`sensitive_events` names it.
+
+        Args:
+            inputs, keys: as for :class:`~darrm_torch.PrivateMajorityEnsemble`.
 
         Raises:
             InvalidArgument: teachers that are only named, or inputs that are not finite numbers.
@@ -237,14 +245,15 @@ class PrivateLabeler:
             cure = "Pass their votes: label(keys, votes)."
             raise InvalidArgument("teachers", "voters, to be asked for votes", "names", cure)
         inputs = checked_inputs(inputs)
-        keys = input_digests(inputs)
+        keys = input_keys(inputs, keys)
         self._class_count()  # where votes cannot be read, no teacher is asked
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            new = inputs[list(rows)]
-            asked = [juries is None or bool(juries[:, number].any()) for number in range(len(self._voters))]
-            votes = [self._vote(number, new) if ask else np.full(len(new), MISSING) for number, ask in enumerate(asked)]
-            return self._counts(np.stack(votes), [keys[row] for row in rows], juries)
+            new, votes = rows_of(inputs, rows), np.full((len(self._voters), len(rows)), MISSING)
+            for number in range(len(votes)):
+                if juries is None or juries[:, number].any():
+                    votes[number] = self._vote(number, new)
+            return self._counts(votes, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
 
@@ -324,7 +333,7 @@ class PrivateLabeler:
             raise InvalidArgument("classes", expected, None, "The classes among the votes do not show it.")
         return classes
 
-    def _checked_votes(self, votes: npt.ArrayLike, *shape: int) -> IntArray:
+    def _checked_votes(self, votes: Any, *shape: int) -> IntArray:
         """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher."""
         classes, expected = self._class_count(), f"integers of shape {shape}"
         table = _table("votes", votes, expected)
@@ -337,13 +346,13 @@ class PrivateLabeler:
             raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
         return np.array(table, dtype=np.int64)
 
-    def _vote(self, number: int, inputs: Tensor) -> IntArray:
+    def _vote(self, number: int, inputs: Structure) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
         try:  # a voter may write into its inputs
-            return self._checked_votes(self._voters[number].vote(inputs.clone()), len(inputs))
+            return self._checked_votes(self._voters[number].vote(mapped(inputs, Tensor.clone)), size_of(inputs))
         except Exception as error:
             self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
-            return np.full(len(inputs), MISSING)
+            return np.full(size_of(inputs), MISSING)
 
     def _counts(self, votes: IntArray, keys: Sequence[bytes], juries: BoolArray | None) -> IntArray:
         """Vote counts ``(B, C)``; a missing vote counts for a class that the key and the teacher's number decide."""
@@ -404,8 +413,7 @@ def memory_ledger() -> PrivacyLedger:
 
 def _table(name: str, values: npt.ArrayLike, expected: str) -> Any:
     try:
-        array: npt.NDArray[Any] = np.asarray(values)
-        return array
+        return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
         raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
 
@@ -432,7 +440,8 @@ def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
 
 _VOTES = (
     "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
-    "Whether a vote is missing does not depend on private records. The party that runs the labeler sees the votes."
+    "Whether a vote is missing does not depend on private records. Labels are protected, not votes: the party that "
+    "runs the labeler sees the votes and is trusted with them, unless each site randomized its own."
 )
 
 _IN_MEMORY = (

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import copy
-import hashlib
+import math
 import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..arguments import is_dense
-from ..arrays import BoolArray, NumberArray
+from ..arrays import BoolArray, IntArray, NumberArray
 from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
+from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
+from .identity import checked_inputs
 from .shared_parts import SharedParts, copies_that_share
 
 __all__ = [
     "VotingTeachers",
-    "checked_inputs",
     "class_numbers",
     "equal_weights",
-    "input_digests",
     "restored_labels",
     "stored_labels",
 ]
@@ -51,41 +51,57 @@ class VotingTeachers(nn.ModuleList):
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
         classes: the numbers of the logits that compete; ``None``: all.
         mechanism: what the votes are for; it may be built for a certain number of classes.
+        logits: finds the logits in what a teacher returns, see ``darrm_torch.teachers.structures.logits_of``.
     """
 
-    def __init__(self, models: Iterable[nn.Module], *, classes: tuple[int, ...] | None, mechanism: Mechanism) -> None:
+    def __init__(
+        self,
+        models: Iterable[nn.Module],
+        *,
+        classes: tuple[int, ...] | None,
+        mechanism: Mechanism,
+        logits: Callable[[Any], Any] | None = None,
+    ) -> None:
         super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
-        self._classes, self._mechanism = classes, mechanism
-        self._takes: dict[Any, int] = {}  # what was checked before, and for how many classes
+        self._classes, self._mechanism, self._logits = classes, mechanism, logits
+        self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
         self._stacked: tuple[list[Any], StackedNetworks | None] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
-    def check(self, inputs: Tensor, numbers: Sequence[int]) -> int:
+    def check(self, inputs: Structure, numbers: Sequence[int]) -> int:
         """Check that these teachers can vote on the inputs; returns the number of classes. Reads no trained weight.
+
+        Inputs of a form that passed before pass again, and so do integers between those that passed.
 
         Raises:
             InvalidArgument: no architecture takes the inputs, or the outputs cannot vote or differ between teachers.
         """
-        known = None
-        if inputs.is_floating_point():  # of integers, each value may be one that the teachers do not take
-            known = (inputs.shape, inputs.device, tuple(numbers), self._state(numbers))
-            if known in self._takes:
-                return self._takes[known]
+        form = (
+            tuple(numbers),
+            self._state(numbers),
+            *((name, part.shape, part.dtype, part.device) for name, part in tensors_of(inputs)),
+        )
+        lowest, highest = _extremes(inputs)
+        if form in self._takes:
+            passed, low, high = self._takes[form]
+            if (low <= lowest).all() and (highest <= high).all():
+                return passed
+            lowest, highest = np.minimum(low, lowest), np.maximum(high, highest)
         classes, problems = 0, []
         for number in self._first_of_each_architecture(numbers):
             name = f"outputs of teacher {number}"
             try:
-                outputs = _outputs(_with_constant_weights(self[number]), inputs)
+                outputs = self._outputs(_with_constant_weights(self[number]), inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # the user's own network, or inputs that it does not take
                 problems.append((number, error))
                 continue
-            found = self._competing(name, outputs, (len(inputs),)).shape[-1]
-            if outputs.shape[-1] == 1 and _is_probability(self[number], inputs):
+            found = self._competing(name, outputs, (size_of(inputs),)).shape[-1]
+            if outputs.shape[-1] == 1 and self._is_probability(self[number], inputs):
                 cure = "They seem to end in a sigmoid, and would vote 1 for everything: return logits."
                 raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
             if classes not in (0, found):
@@ -94,8 +110,7 @@ class VotingTeachers(nn.ModuleList):
         if not classes:
             first, reason = problems[0]
             raise _mismatch(self[first], first, inputs, reason) from reason
-        if known is not None:
-            self._takes = {**dict(list(self._takes.items())[-63:]), known: classes}
+        self._takes = {**dict(list(self._takes.items())[-63:]), form: (classes, lowest, highest)}
         return classes
 
     def _state(self, numbers: Sequence[int]) -> Any:
@@ -111,12 +126,12 @@ class VotingTeachers(nn.ModuleList):
             first.setdefault((repr(self[number]), tuple(form)), number)
         return first.values()
 
-    def votes(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor:
+    def votes(self, inputs: Structure, numbers: Sequence[int]) -> Tensor:
         """Votes ``(len(numbers), B)`` int64 of these teachers; a vote for each of them, whatever they return."""
-        return torch.stack([vote.to(inputs.device) for vote in self._ballots(inputs, numbers, self._preferred)])
+        return torch.stack([vote.to(device_of(inputs)) for vote in self._votes(inputs, numbers)])
 
     def counts(
-        self, inputs: Tensor, numbers: Sequence[int], *, classes: int, juries: BoolArray | None = None
+        self, inputs: Structure, numbers: Sequence[int], *, classes: int, juries: BoolArray | None = None
     ) -> Tensor:
         """Votes per class, or shares of votes, ``(B, C)`` int64, of these teachers.
 
@@ -126,49 +141,82 @@ class VotingTeachers(nn.ModuleList):
             classes: C, as :meth:`check` returned it.
             juries: ``(B, len(numbers))``, which of the teachers vote on which input; ``None``: all of them.
         """
-        total = torch.zeros(len(inputs), classes, dtype=torch.int64, device=inputs.device)
+        device = device_of(inputs)
+        total = torch.zeros(size_of(inputs), classes, dtype=torch.int64, device=device)
         if not len(numbers):
             return total
         split = self._mechanism.shares > 1
-        ballots = self._ballots(inputs, numbers, self._split if split else self._preferred, classes)
+        ballots = self._ballots(inputs, numbers, self._split, classes) if split else self._votes(inputs, numbers)
         for place, ballot in enumerate(ballots):
-            part = ballot.to(inputs.device) if split else nn.functional.one_hot(ballot.to(inputs.device), classes)
-            total += part if juries is None else part * torch.from_numpy(juries[:, place, None]).to(inputs.device)
+            part = ballot.to(device) if split else nn.functional.one_hot(ballot.to(device), classes)
+            total += part if juries is None else part * torch.from_numpy(juries[:, place, None]).to(device)
         return total
+
+    def _votes(self, inputs: Structure, numbers: Sequence[int]) -> list[Tensor]:
+        """The vote ``(B,)`` of each of these teachers; where it is close, the teacher's for this input alone."""
+        preferred = partial(self._preferred, rounding=self._rounding())
+        ballots = self._ballots(inputs, numbers, preferred)
+        votes, close = [ballot[:, 0] for ballot in ballots], torch.stack([ballot[:, 1].cpu() for ballot in ballots])
+        for row in close.any(dim=0).nonzero().flatten().tolist():
+            places = close[:, row].nonzero().flatten().tolist()
+            teachers = [numbers[place] for place in places]
+            alone = self._ballots(rows_of(inputs, [row]), teachers, preferred, together=False)
+            for place, ballot in zip(places, alone, strict=True):
+                votes[place][row] = ballot[0, 0]
+        return votes
+
+    def _rounding(self) -> float:
+        """How near two logits may be, as a share of their size, for rounding to decide between them."""
+        kinds = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
+        return math.sqrt(max((torch.finfo(kind).eps for kind in kinds), default=2.0**-23))
 
     @torch.no_grad()
     def _ballots(
-        self, inputs: Tensor, numbers: Sequence[int], ballot: Callable[[Tensor, str], Tensor], classes: int = 2
+        self,
+        inputs: Structure,
+        numbers: Sequence[int],
+        ballot: Callable[[Tensor, str], Tensor],
+        classes: int = 2,
+        *,
+        together: bool = True,
     ) -> list[Tensor]:
         """What ``ballot`` makes of the logits of each of these teachers, whose name is for the events."""
         checked_inputs(inputs)
         for module in self.modules():  # a parent may have been set to train, or a teacher may override train()
             if module.training:
                 module.training = False
-        together = self._in_one_pass(inputs, numbers)
-        if together is not None:
-            logits = self._competing("outputs of the teachers", together, (len(numbers), len(inputs)))
+        outputs = self._in_one_pass(inputs, numbers) if together else None
+        if outputs is not None:
+            logits = self._competing("outputs of the teachers", outputs, (len(numbers), size_of(inputs)))
             return list(ballot(logits, "some teachers"))
         with self._shared:
             return [self._ballot(number, inputs, ballot, classes) for number in numbers]
 
-    def _ballot(self, number: int, inputs: Tensor, ballot: Callable[[Tensor, str], Tensor], classes: int) -> Tensor:
+    def _ballot(self, number: int, inputs: Structure, ballot: Callable[[Tensor, str], Tensor], classes: int) -> Tensor:
         """What ``ballot`` makes of the logits of one teacher, or of NaN where it raises."""
         try:
-            logits = self._competing(f"outputs of teacher {number}", _outputs(self[number], inputs), (len(inputs),))
+            outputs = self._outputs(self[number], inputs)
+            logits = self._competing(f"outputs of teacher {number}", outputs, (size_of(inputs),))
             return ballot(logits, f"teacher {number}")
         except torch.OutOfMemoryError:
             raise  # depends on sizes, which are public
         except Exception as error:
             self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
-            return ballot(torch.full((len(inputs), classes), torch.nan), "")
+            return ballot(torch.full((size_of(inputs), classes), torch.nan), "")
 
-    def _preferred(self, logits: Tensor, whose: str) -> Tensor:
-        """The class of the largest logit, the first of equals; the first class where a logit is NaN."""
+    def _preferred(self, logits: Tensor, whose: str, *, rounding: float) -> Tensor:
+        """The class of the largest logit, the first of equals, and whether another is close to it, ``(..., 2)`` int64.
+
+        It is the first class where a logit is NaN.
+        """
         broken = logits.isnan().any(dim=-1)
         if whose and broken.any():
             self.events.append(f"{whose} returned NaN for {int(broken.sum())} votes")
-        return logits.argmax(dim=-1).masked_fill(broken, 0)
+        sizes = logits.double().abs().amax(dim=-1)
+        sizes = torch.maximum(sizes, sizes.nanmean())
+        best = logits.double().topk(2, dim=-1).values
+        close = best[..., 0] - best[..., 1] < rounding * sizes
+        return torch.stack([logits.argmax(dim=-1).masked_fill(broken, 0), close.long()], dim=-1)
 
     def _split(self, logits: Tensor, whose: str) -> Tensor:
         """The shares of a vote ``(..., C)`` int64 in proportion to the probabilities; equal ones if not all are finite.
@@ -182,9 +230,9 @@ class VotingTeachers(nn.ModuleList):
         probabilities = logits.softmax(dim=-1).masked_fill(broken[..., None], torch.nan)
         return torch.from_numpy(split_votes(probabilities.numpy()))
 
-    def _in_one_pass(self, inputs: Tensor, numbers: Sequence[int]) -> Tensor | None:
+    def _in_one_pass(self, inputs: Structure, numbers: Sequence[int]) -> Tensor | None:
         """Outputs ``(len(numbers), B, outputs)`` of all these teachers, or None where one by one is better."""
-        if not 0 < len(inputs) <= LARGEST_BATCH:
+        if not 0 < size_of(inputs) <= LARGEST_BATCH:
             return None
         networks = [self[number] for number in numbers]
         # Moving or converting the teachers changes their first weight; nothing else changes any of them.
@@ -195,11 +243,35 @@ class VotingTeachers(nn.ModuleList):
         if stacked is None:
             return None
         try:
-            outputs = _outputs(stacked, inputs)
-            fits = outputs.shape[:2] == (len(numbers), len(inputs)) and outputs.dim() == 3
+            outputs = self._outputs(stacked, inputs)
+            fits = outputs.shape[:2] == (len(numbers), size_of(inputs)) and outputs.dim() == 3
         except Exception:  # torch.func cannot run these networks, or each of them will raise by itself
             return None
         return outputs if fits else None
+
+    def _outputs(self, network: nn.Module | StackedNetworks, inputs: Structure) -> Any:
+        """The logits of a network, on the device and in the precision of its own weights."""
+        weight = next((one for one in network.parameters() if one.is_floating_point()), None)
+        device = device_of(inputs) if weight is None else weight.device
+
+        def own(part: Tensor) -> Tensor:
+            kind = weight.dtype if weight is not None and part.is_floating_point() else part.dtype
+            # A copy: what one teacher writes into its inputs must not reach another, whose vote is independent.
+            return part.to(device, kind, copy=True)
+
+        with torch.autocast(device.type, enabled=False):
+            if isinstance(network, StackedNetworks):
+                return network(mapped(inputs, own), self._logits)
+            return logits_of(call(network, mapped(inputs, own)), self._logits)
+
+    def _is_probability(self, network: nn.Module, inputs: Structure) -> bool:
+        """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""
+        try:
+            constant = [_with_constant_weights(network, value) for value in (-2.0, 0.5, 2.0)]
+            outputs = torch.cat([self._outputs(one, inputs) for one in constant])
+        except Exception:  # the user's own network
+            return False
+        return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
         """The logits ``(*rows, C)`` of the classes that compete, checked."""
@@ -266,87 +338,32 @@ def _with_constant_weights(network: nn.Module, value: float = 0.5) -> nn.Module:
     return double
 
 
-def _is_probability(network: nn.Module, inputs: Tensor) -> bool:
-    """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""
-    try:
-        outputs = torch.cat([_outputs(_with_constant_weights(network, value), inputs) for value in (-2.0, 0.5, 2.0)])
-    except Exception:  # the user's own network
-        return False
-    return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
-
-
 def _floats(network: nn.Module) -> list[Tensor]:
     return [value for value in (*network.parameters(), *network.buffers()) if value.is_floating_point()]
 
 
-def _outputs(network: nn.Module | StackedNetworks, inputs: Tensor) -> Any:
-    """What the network returns, on the device and in the precision of its own weights."""
-    weight = next(iter(network.parameters()), inputs)
-    kind = weight.dtype if inputs.is_floating_point() else inputs.dtype
-    # A copy: what one teacher writes into its inputs must not reach another, whose vote is independent.
-    inputs = inputs.to(weight.device, kind, copy=True)
-    with torch.autocast(inputs.device.type, enabled=False):
-        return network(inputs)
-
-
-def _mismatch(network: nn.Module, number: int, inputs: Tensor, error: Exception) -> InvalidArgument:
+def _mismatch(network: nn.Module, number: int, inputs: Structure, error: Exception) -> InvalidArgument:
     """An error that says what the teacher takes and what it was given."""
     weight = next(iter(network.parameters()), None)
     takes = f"what teacher {number} takes"
     if weight is not None:
-        takes += f", whose first weights are {_type_and_shape(weight.shape, weight.dtype)}"
+        takes += f", whose first weights are {_type_and_shape(weight)}"
     reason = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
-    got = _type_and_shape(inputs.shape, inputs.dtype)
+    parts = {name: _type_and_shape(part) for name, part in tensors_of(inputs)}
+    got = ", ".join(text if name == "inputs" else f"{name} {text}" for name, text in parts.items())
     return InvalidArgument("inputs", takes, got, textwrap.shorten(reason, 160))
 
 
-def _type_and_shape(shape: torch.Size, kind: torch.dtype) -> str:
-    return f"{str(kind).removeprefix('torch.')} of shape {tuple(shape)}"
+def _type_and_shape(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
 
 
-def checked_inputs(inputs: Tensor) -> Tensor:
-    """The inputs ``(B, ...)`` as they are asked about: real numbers as float32, integers as they are.
-
-    Raises:
-        InvalidArgument: not a dense tensor of real numbers that are finite as float32.
-    """
-    if not isinstance(inputs, Tensor) or not inputs.dim():
-        raise InvalidArgument("inputs", "a tensor (B, ...)", type(inputs).__name__)
-    if not is_dense(inputs):
-        got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
-        raise InvalidArgument("inputs", "a dense tensor of real numbers or integers", got)
-    inputs = inputs.detach()
-    if inputs.is_floating_point():
-        inputs = inputs.to(torch.float32)
-        # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
-        if inputs.numel() and not torch.stack(inputs.aminmax()).isfinite().all():
-            raise InvalidArgument("inputs", "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
-    return inputs
-
-
-def input_digests(inputs: Tensor) -> list[bytes]:
-    """The identity of each of the inputs ``(B, ...)``, under which the ledger knows it.
-
-    It consists of the shape and the values: real numbers as float32 (where 0 and -0 are one number), integers and
-    booleans as integers. So a float64 row and its float32 copy are one question with one answer. A copy that was
-    rounded to float16 has other values, and another shape is another question: both are charged.
-
-    Raises:
-        InvalidArgument: see :func:`checked_inputs`.
-    """
-    inputs = checked_inputs(inputs).cpu()
-    kind = torch.float32 if inputs.is_floating_point() else torch.int64
-    start = hashlib.blake2b(f"{kind}:{tuple(inputs.shape[1:])}:".encode(), digest_size=16)
-    digests = []
-    for row in inputs:
-        digest = start.copy()
-        values = row.to(kind).contiguous()
-        if kind is torch.float32:  # as bits: arithmetic may round numbers near 0, by a setting of the process
-            values = values.view(torch.int32)
-            values = values.masked_fill(values == -(2**31), 0)
-        digest.update(values.numpy())
-        digests.append(digest.digest())
-    return digests
+def _extremes(inputs: Structure) -> tuple[IntArray, IntArray]:
+    """The least and the largest number of each tensor of integers."""
+    parts = [part for _, part in tensors_of(inputs) if not part.is_floating_point() and part.numel()]
+    pairs = [[int(end) for end in part.to(torch.int64).aminmax()] for part in parts]
+    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return ends[:, 0], ends[:, 1]
 
 
 def stored_labels(labels: Any) -> list[int] | list[bytes]:

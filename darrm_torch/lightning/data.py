@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,11 +10,13 @@ import lightning as L
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, StackDataset, Subset, default_collate
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer
 from ..labels.ensemble import PrivateMajorityEnsemble
+from ..labels.ledger_index import checked_keys
+from ..teachers.structures import Rows, tensors_of
 
 __all__ = ["PrivateLabelDataModule"]
 
@@ -31,14 +34,18 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
     Args:
         ensemble: gives the labels; the data module holds it, the student never does.
-        public: unlabelled inputs, ``(N, ...)`` tensor or a map-style data set of inputs (of a tuple the first
-            element is taken).
+        public: unlabelled inputs: a tensor ``(N, ...)``, a tuple or a mapping of tensors, or a map-style data set of
+            inputs (of an item that is a tuple the first element is taken). An item that is a mapping is an input as a
+            whole: remove labels from it.
         queries: Q, how many of them to label.
         validation: data set of (input, label), optional.
         test: data set of (input, label), optional.
         batch_size: of all loaders but the unlabelled one.
         unlabelled_batch_size: if given, training batches are {"labelled": (input, private label), "unlabelled":
             inputs}, for a student with ``consistency``; an epoch is then a pass over the longer of the two.
+        keys: what identifies each of the public inputs, as bytes; ``None``: their values, see
+            :meth:`PrivateMajorityEnsemble.forward`.
+        collate_fn: makes a batch of a list of inputs, such as ``DataCollatorWithPadding(tokenizer)``.
         seed: chooses the queries, independently of the votes; it is public, and no privacy rests on it.
 
     Raises:
@@ -49,26 +56,41 @@ class PrivateLabelDataModule(L.LightningDataModule):
     def __init__(
         self,
         ensemble: PrivateMajorityEnsemble,
-        public: Tensor | Dataset[Any],
+        public: Any,
         *,
         queries: int,
         validation: Dataset[Any] | None = None,
         test: Dataset[Any] | None = None,
         batch_size: int = 32,
         unlabelled_batch_size: int | None = None,
+        keys: Sequence[bytes] | None = None,
+        collate_fn: Callable[[list[Any]], Any] = default_collate,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.prepare_data_per_node = False  # one process in all asks, not one on each machine
         self._ensemble = ensemble
-        self._public = _Inputs(TensorDataset(public) if isinstance(public, Tensor) else public)
+        if isinstance(public, Tensor | Mapping | tuple):
+            rows = {part.shape[:1] for _, part in tensors_of(public, "public")}
+            if len(rows) > 1 or not rows.pop():
+                raise InvalidArgument("public", "tensors (N, ...), as many rows in each", "others")
+            public = Rows(public)
+        elif not (hasattr(public, "__getitem__") and hasattr(public, "__len__")) or isinstance(public, str | bytes):
+            expected = "a tensor, a tuple or a mapping of tensors, or a map-style Dataset"
+            raise InvalidArgument("public", expected, type(public).__name__)
+        self._public = public if isinstance(public, Rows) else _Inputs(public)
+        self._keys = None if keys is None else checked_keys(keys)
+        if self._keys is not None and len(self._keys) != len(self._public):
+            expected = f"one for each of the {len(self._public)} public inputs"
+            raise InvalidArgument("keys", expected, f"{len(self._keys)} of them")
+        self._collate = collate_fn
         check_integer("queries", queries, low=1)
         if queries > len(self._public):
             raise InvalidArgument("queries", f"at most the {len(self._public)} public inputs", queries)
         # Lightning runs validation or test if there is such a method: without the data there must be none.
         for name, dataset in (("val_dataloader", validation), ("test_dataloader", test)):
             if dataset is not None:
-                setattr(self, name, partial(self._loader, dataset, shuffle=False))
+                setattr(self, name, partial(self._loader, dataset, shuffle=False, pairs=True))
         self.batch_size = check_integer("batch_size", batch_size, low=1)
         if unlabelled_batch_size is not None:
             check_integer("unlabelled_batch_size", unlabelled_batch_size, low=1)
@@ -95,8 +117,15 @@ class PrivateLabelDataModule(L.LightningDataModule):
         if self._labels is None:
             assert self._ensemble is not None
             ensemble, loader = self._ensemble, self._loader(Subset(self._public, self.queries), shuffle=False)
-            ensemble.check_budget(loader)
-            self._labels = torch.cat([ensemble(inputs).cpu() for inputs in loader])
+            if self._keys is None:
+                ensemble.check_budget(loader)
+                self._labels = torch.cat([ensemble(inputs).cpu() for inputs in loader])
+            else:
+                keys = [self._keys[number] for number in self.queries]
+                ensemble.check_budget(keys=keys)
+                parts = [keys[start : start + self.batch_size] for start in range(0, len(keys), self.batch_size)]
+                labels = [ensemble(inputs, keys=part).cpu() for inputs, part in zip(loader, parts, strict=True)]
+                self._labels = torch.cat(labels)
         return self._labels
 
     def prepare_data(self) -> None:
@@ -114,7 +143,9 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> Any:
         """(input, private label) batches; see ``unlabelled_batch_size`` for the others."""
-        labelled = self._loader(_Labelled(Subset(self._public, self.queries), self.labels), shuffle=True)
+        labels: Any = self.labels
+        pairs: Dataset[Any] = StackDataset(Subset(self._public, self.queries), labels)
+        labelled = self._loader(pairs, shuffle=True, pairs=True)
         if self.unlabelled_batch_size is None:
             return labelled
         return {"labelled": labelled, "unlabelled": self.unlabelled_dataloader()}
@@ -145,10 +176,19 @@ class PrivateLabelDataModule(L.LightningDataModule):
         ensemble = self._ensemble if self._labels is None else None
         return {**self.__dict__, "_ensemble": ensemble, "_trainer": None}
 
-    def _loader(self, dataset: Dataset[Any], *, shuffle: bool, batch_size: int | None = None) -> DataLoader[Any]:
-        return DataLoader(
-            dataset, batch_size=batch_size or self.batch_size, shuffle=shuffle, collate_fn=default_collate
-        )
+    def _loader(
+        self, dataset: Dataset[Any], *, shuffle: bool, batch_size: int | None = None, pairs: bool = False
+    ) -> DataLoader[Any]:
+        collate = partial(_collated_pairs, self._collate) if pairs else self._collate
+        return DataLoader(dataset, batch_size=batch_size or self.batch_size, shuffle=shuffle, collate_fn=collate)
+
+
+def _collated_pairs(collate: Callable[[list[Any]], Any], pairs: list[Any]) -> Any:
+    """A batch of (input, label) pairs; anything else is left to Torch, and refused by the student."""
+    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        return default_collate(pairs)
+    inputs, labels = zip(*pairs, strict=True)
+    return [collate([*inputs]), default_collate([*labels])]
 
 
 class _Inputs(Dataset[Any]):
@@ -163,14 +203,3 @@ class _Inputs(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         item = self._dataset[index]
         return item[0] if isinstance(item, (tuple, list)) else item
-
-
-class _Labelled(Dataset[Any]):
-    def __init__(self, inputs: Dataset[Any], labels: Tensor) -> None:
-        self._inputs, self._labels = inputs, labels
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
-        return self._inputs[index], self._labels[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
@@ -17,6 +17,7 @@ from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
 from ..planning.expectation import label_chances
+from ..teachers.structures import Structure, call, logits_of
 from .consistency import Consistency
 
 __all__ = ["StudentModule", "label_transition"]
@@ -40,7 +41,8 @@ class StudentModule(L.LightningModule):
       of :class:`VirtualAdversarialTraining`.
 
     Args:
-        backbone: maps inputs ``(B, ...)`` to logits ``(B, classes)``.
+        backbone: maps inputs to logits ``(B, classes)``; of any structure, as for
+            :class:`~darrm_torch.PrivateMajorityEnsemble`.
         classes: C >= 2.
         transition: ``(C, C)``; row y is the distribution of the given label if y is right. The loss is then the
             negative log-likelihood of the given label (forward correction, Patrini et al. 2017); its minimum is the
@@ -48,6 +50,7 @@ class StudentModule(L.LightningModule):
         consistency: the loss on unlabelled inputs.
         learning_rate: of Adam; override ``configure_optimizers`` for anything else.
         weight_decay: of Adam, decoupled (AdamW).
+        logits: a function from what the backbone returns to its logits, if they are elsewhere.
 
     Raises:
         InvalidArgument: a number out of range, or a transition that is no such matrix; in training, validation and
@@ -65,10 +68,11 @@ class StudentModule(L.LightningModule):
         consistency: Consistency | None = None,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
+        logits: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
         self.classes = check_integer("classes", classes, low=2)
-        self.backbone = backbone
+        self.backbone, self._logits = backbone, logits
         if consistency is not None and not (hasattr(consistency, "loss") and hasattr(consistency, "augment")):
             raise InvalidArgument("consistency", "one like FixMatch() or VirtualAdversarialTraining()", consistency)
         self.consistency = consistency
@@ -80,9 +84,9 @@ class StudentModule(L.LightningModule):
         self.val_accuracy = MulticlassAccuracy(classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(classes, average="micro")
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Structure) -> Tensor:
         """Logits ``(B, classes)`` of the right label."""
-        logits = self.backbone(inputs)
+        logits = logits_of(call(self.backbone, inputs), self._logits)
         if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] != self.classes:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             cure = "Give classes=..., as many as the backbone has outputs."

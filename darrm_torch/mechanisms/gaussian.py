@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import math
 
+from scipy import special
+
 from ..bisection import last_true
 from ..privacy.composition import optimal_composition, simple_composition
 from ..privacy.guarantees import PrivacyGuarantee
@@ -40,28 +42,39 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return min(1.0, float(delta) * (1 + 2.0**-50) + 5e-324)
 
 
+def _delta_is_at_most(delta: float, epsilon: float, mu: float) -> bool:
+    """Whether :func:`gaussian_delta` is at most ``delta``; 60 digits are used only where doubles cannot tell."""
+    if mu > 0 and 1e-290 < delta < 1 and epsilon / mu < 1e4:
+        near = float(special.ndtr(mu / 2 - epsilon / mu))
+        far = math.exp(min(0.0, epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))))
+        error = 2.0**-44 * (near + far) * (1 + epsilon + (mu / 2 + epsilon / mu) ** 2)
+        if abs(near - far - delta) > error:
+            return near - far < delta
+    return gaussian_delta(epsilon, mu) <= delta
+
+
 @functools.lru_cache(maxsize=256)
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The smallest epsilon of a Gaussian mechanism at ``delta``, rounded up by a relative 2**-44 at most."""
-    if mu == 0 or gaussian_delta(0.0, mu) <= delta:
+    if mu == 0 or _delta_is_at_most(delta, 0.0, mu):
         return 0.0
     if delta == 0:
         return math.inf
     high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta)) + 1e-300
-    while gaussian_delta(high, mu) > delta:
+    while not _delta_is_at_most(delta, high, mu):
         high *= 2
-    return last_true(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, high, 0.0)
+    return last_true(lambda epsilon: _delta_is_at_most(delta, epsilon, mu), high, 0.0)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose Gaussian mechanism is (epsilon, delta)-DP, rounded down by a relative 2**-44 at most."""
     high = 1.0
-    while gaussian_delta(epsilon, high) <= delta:
+    while _delta_is_at_most(delta, epsilon, high):
         high *= 2
     low = high / 2
-    while gaussian_delta(epsilon, low) > delta:
+    while not _delta_is_at_most(delta, epsilon, low):
         low /= 2
-    return last_true(lambda mu: gaussian_delta(epsilon, mu) <= delta, low, high)
+    return last_true(lambda mu: _delta_is_at_most(delta, epsilon, mu), low, high)
 
 
 def rdp_mu(epsilon: float, delta: float) -> float:

@@ -206,7 +206,10 @@ class GNMax(GaussianCounts):
             )
 
         def keeps(sigma: float) -> bool:
-            return replace(mechanism, sigma=sigma).guarantee(labels=labels).epsilon <= target.epsilon
+            tried = replace(mechanism, sigma=sigma)
+            if tried._epsilon_of_labels(labels, target.delta, overlap) <= target.epsilon:
+                return True  # the guarantee is the smallest of several bounds, some of them expensive
+            return tried.guarantee(labels=labels).epsilon <= target.epsilon
 
         enough = mechanism.sigma
         while keeps(enough / 2):

@@ -50,7 +50,8 @@ class OneModel:
             "One private model instead: DP-SGD on all records, with the teachers' sample rate and steps and a noise "
             f"multiplier of {format_bound(self.noise_multiplier, 3)}, keeps the target for any number of labels. The "
             f"mean of all teachers carries the noise of one with {format_bound(self.ensemble_noise, 3)} (first order): "
-            f"{advice}. `darrm design` compares them."
+            f"{advice}. `darrm design` compares them. Ensembles are for records that cannot be pooled, teachers that "
+            "exist, unlike models, and votes whose disagreement is a signal."
         )
 
 

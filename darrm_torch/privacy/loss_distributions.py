@@ -103,11 +103,15 @@ class RepeatedPromise:
 
     def __init__(self, promise: PrivacyGuarantee, count: int) -> None:
         self.promise, self.count = promise, count
-        ones, epsilon = np.arange(count + 1, dtype=np.float64), promise.epsilon
-        choices = special.gammaln(count + 1) - special.gammaln(ones + 1) - special.gammaln(count - ones + 1)
+        ones, epsilon, factorials = np.arange(count + 1, dtype=np.float64), promise.epsilon, _log_factorials(count)
+        choices = factorials[-1] - factorials - factorials[::-1]
         logs = choices - ones * math.log1p(math.exp(-epsilon)) - (count - ones) * np.logaddexp(0.0, epsilon)
-        error = 16 * _UNIT * (8 + 3 * float(special.gammaln(count + 1)) + 2 * count * (epsilon + 1))
-        self._losses, self._masses = (2 * ones - count) * epsilon, np.exp(logs) * math.exp(min(error, 700.0))
+        error = 16 * _UNIT * (8 + 3 * float(factorials[-1]) + 2 * count * (epsilon + 1))
+        positive = np.flatnonzero(logs > -750)  # the rest is below the smallest double
+        kept = slice(positive[0], positive[-1] + 1)
+        self._losses = (2 * ones - count)[kept] * epsilon
+        self._masses = np.exp(logs[kept]) * math.exp(min(error, 700.0))
+        self._largest = count * epsilon
         self._revealed = -math.expm1(count * math.log1p(-promise.delta)) * (1 + 16 * _UNIT)
 
     def delta(self, epsilon: float) -> float:
@@ -119,12 +123,18 @@ class RepeatedPromise:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at ``delta``, rounded up; ``math.inf`` if there is none."""
-        low, high = 0.0, float(self._losses[-1]) * (1 + 8 * _UNIT)
+        low, high = 0.0, self._largest * (1 + 8 * _UNIT)
         if self.delta(low) <= delta:
             return low
         if self.delta(high) > delta:
             return math.inf
         return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, low, tolerance=2.0**-44)
+
+
+@lru_cache(maxsize=8)
+def _log_factorials(count: int) -> FloatArray:
+    """(count + 1,) log j! for j = 0 to ``count``."""
+    return np.asarray(special.gammaln(np.arange(1.0, count + 2)))
 
 
 def composed_law(dp_sgd: DpSgd, promises: Promises) -> LossDistribution | RepeatedPromise:

@@ -25,6 +25,7 @@ __all__ = [
     "FORMAT_KEY",
     "Checkpoint",
     "check_format",
+    "common_constants",
     "common_weights",
     "equal_bits",
     "filled_buffers",
@@ -102,7 +103,8 @@ def weights_digest(module: Any) -> str:
     digest = hashlib.sha256()
     for name, value in named_weights(module):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if value.numel():
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -123,9 +125,22 @@ def common_weights(modules: Sequence[Any]) -> dict[str, Tensor]:
 
     They were not trained, or the modules are copies: a frozen trunk, the base of adapters.
     """
-    if len(modules) < 2:
+    return _in_all([dict(named_weights(module)) for module in modules])
+
+
+def common_constants(modules: Sequence[Any]) -> dict[str, Tensor]:
+    """The same of buffers that no state dict holds, such as the positions of tokens."""
+    constants = []
+    for module in modules:
+        saved, whole = state_of(module), () if isinstance(module, Mapping) else unwrap_module(module).named_buffers()
+        constants.append({".".join(unwrap_name(name)): value for name, value in whole if name not in saved})
+    return _in_all(constants)
+
+
+def _in_all(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    if len(states) < 2:
         return {}
-    first, *others = (dict(named_weights(module)) for module in modules)
+    first, *others = states
     return {
         name: value
         for name, value in first.items()
@@ -138,18 +153,34 @@ def filled_buffers(module: Any, initial: Any) -> list[str]:
 
     Those that equal the weights ``initial`` were not filled.
     """
-    before = {} if initial is None else dict(named_weights(initial))
-    same = {name for name, value in named_weights(module) if name in before and equal_bits(value, before[name])}
+    before: dict[str, Tensor] = {}
+    for _, names, value in [] if initial is None else _tensors_by_names(initial):
+        before |= dict.fromkeys(names, value)
     if isinstance(module, Mapping):
-        buffers = {name: value for name, value in module.items() if name.endswith(("running_mean", "running_var"))}
+        buffers = {name for name in module if name.endswith(("running_mean", "running_var"))}
     else:
-        buffers = dict(unwrap_module(module).named_buffers())
+        buffers = {name for name, _ in unwrap_module(module).named_buffers()}
     return [
         name
-        for name, value in buffers.items()
-        if not name.endswith("num_batches_tracked")
-        and ".".join(unwrap_name(name)) not in same
+        for name, names, value in _tensors_by_names(module)
+        if name in buffers
+        and not name.endswith("num_batches_tracked")
+        and not any(one in before and equal_bits(value, before[one]) for one in names)
         and bool((value != name.endswith("running_var")).any())
+    ]
+
+
+def _tensors_by_names(module: Any) -> list[tuple[str, set[str], Tensor]]:
+    """Each weight and buffer, also those that are not saved: its name, and its names without wrappers and prefixes."""
+    state = dict(state_of(module))
+    if not isinstance(module, Mapping):
+        state |= dict(unwrap_module(module).named_buffers())
+    parts = {name: unwrap_name(name) for name in state}
+    shared = len(os.path.commonprefix([*parts.values()]))  # noqa: RUF071 - lists of parts
+    return [
+        (name, {".".join(parts[name][cut:]) for cut in (0, shared)}, value)
+        for name, value in state.items()
+        if isinstance(value, Tensor)
     ]
 
 

@@ -7,12 +7,15 @@ teacher draws its noise from its own generator.
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
+import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +24,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .checkpoints import FORMAT, FORMAT_KEY
+from .clipping import first_parameters, ghost_gradients, no_gradients, private_optimizer
+from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
+from .structures import as_arguments, call, logits_of
 
 __all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
 
@@ -29,14 +35,27 @@ __all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
 @checked
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How each teacher is trained: by DP-SGD, or by plain SGD if ``noise_multiplier`` is ``None``.
+    """How each teacher is trained: by DP-SGD, or without privacy if ``noise_multiplier`` is ``None``.
+
+    None of these changes the guarantee, except ``noise_multiplier``, ``batch_size`` and ``epochs``. Functions are sent
+    to other processes: give functions and classes of modules, or :func:`functools.partial` of them.
 
     Attributes:
         noise_multiplier: standard deviation of the noise divided by ``max_grad_norm``; ``None`` trains without privacy.
         max_grad_norm: L2 bound of one record's gradient.
         batch_size: expected (Poisson-sampled) batch size, also the divisor of the summed noisy gradient.
         epochs: passes over a shard of the nominal size.
-        learning_rate: of SGD without momentum.
+        learning_rate: passed to ``optimizer`` as ``lr``.
+        optimizer: makes the optimizer, ``optimizer(parameters, lr=...)``, such as ``torch.optim.Adam`` or
+            ``partial(torch.optim.SGD, momentum=0.9)``; ``None``: SGD without momentum.
+        schedule: makes a scheduler of the optimizer that is stepped after each step; ``None``: constant rates.
+        loss: ``loss(outputs, targets)``, a number for each record ``(B,)``, such as
+            ``nn.MSELoss(reduction="none")`` has for outputs ``(B,)``; ``None``: the cross-entropy of the logits.
+        grad_sample_mode: how Opacus finds the records' gradients: ``"hooks"``, ``"functorch"``, or ``"ghost"`` for
+            ghost clipping, which keeps only their norms.
+        max_physical_batch_size: a batch is split into parts of at most so many records, to fit in memory.
+        keep_features: where the model is an ``nn.Sequential`` whose first modules are frozen, evaluate these once for
+            each record. Set it to ``False`` if the data set's transforms are random.
 
     >>> settings = TrainingSettings(noise_multiplier=2.0, batch_size=32, epochs=3)
     >>> settings.steps_per_epoch(1000)
@@ -48,6 +67,12 @@ class TrainingSettings:
     batch_size: int = 32
     epochs: int = 5
     learning_rate: float = 0.05
+    optimizer: Callable[..., Any] | None = None
+    schedule: Callable[[Any], Any] | None = None
+    loss: Callable[[Any, Any], Tensor] | None = None
+    grad_sample_mode: Literal["hooks", "functorch", "ghost"] = "hooks"
+    max_physical_batch_size: int | None = None
+    keep_features: bool = True
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is not None:
@@ -56,11 +81,26 @@ class TrainingSettings:
         check_integer("batch_size", self.batch_size, low=1)
         check_integer("epochs", self.epochs, low=1)
         check_number("learning_rate", self.learning_rate, low=0, low_open=True, high_open=True)
+        if self.max_physical_batch_size is not None:
+            check_integer("max_physical_batch_size", self.max_physical_batch_size, low=1)
 
     @checked
     def steps_per_epoch(self, shard_size: int) -> int:
         """Steps of one epoch over a shard of the declared size: the sample rate is its reciprocal."""
         return math.ceil(check_integer("shard_size", shard_size, low=1, high=2**53) / self.batch_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values; functions by their names."""
+        return {name: _name_of(value) if callable(value) else value for name, value in asdict(self).items()}
+
+
+def _name_of(function: Any) -> str:
+    """A name that is the same in every process."""
+    if isinstance(function, functools.partial):
+        given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+        return f"{_name_of(function.func)}({', '.join(given)})"
+    named = hasattr(function, "__qualname__")
+    return f"{function.__module__}.{function.__qualname__}" if named else repr(function)
 
 
 @checked
@@ -90,38 +130,6 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     return (~(finite & known)).nonzero().reshape(-1)
 
 
-class _Batches(TensorDataset):
-    """Fetches a whole batch, even an empty one, with one indexing operation instead of record by record."""
-
-    def __getitems__(self, rows: list[int]) -> tuple[Tensor, ...]:
-        return tuple(tensor[rows] for tensor in self.tensors)
-
-
-class _PoissonBatches:
-    """Poisson samples of ``count`` records, perhaps none, at rate 1 / ``steps``; ``steps`` an epoch.
-
-    Without ``random`` they are those of Opacus' sampler, which refuses an empty data set.
-    """
-
-    def __init__(self, random: SecureRandom | None, *, count: int, steps: int) -> None:
-        self._random, self._count, self._steps = random, count, steps
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rate = 1 / self._steps
-        for _ in range(self._steps):
-            if self._random is not None:
-                yield self._random.sample(self._count, rate).tolist()
-            else:
-                yield (torch.rand(self._count) < rate).nonzero().reshape(-1).tolist()
-
-
-def _identity(batch: Any) -> Any:
-    return batch
-
-
 @contextmanager
 def _without_known_warnings() -> Iterator[None]:
     """Silence warnings of Opacus and Torch about things that are as they should be."""
@@ -135,77 +143,54 @@ def _without_known_warnings() -> Iterator[None]:
         yield
 
 
-def _first_parameters(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The smallest parameter of each layer that no other trained layer precedes.
+def _prepared(build_model: Callable[[], nn.Module], device: str) -> nn.Module:
+    # A copy: a function that returns one object twice must not hand the weights of one teacher to the next.
+    model = copy.deepcopy(build_model()).to(device)
+    if all(parameter.dim() < 5 for parameter in model.parameters()):
+        # Convolutions and pooling are faster in this layout; nothing else changes.
+        model = model.to(memory_format=torch.channels_last)
+    for part in model.modules():
+        if getattr(part, "inplace", False):
+            part.inplace = False  # type: ignore[assignment]  # the same results; Opacus' hooks cannot be with it
+    return model
 
-    DP-SGD takes each record's gradient from Opacus' hooks and discards Torch's own sums, which cost a fifth of the
-    work. If only the gradients of these parameters are requested, Torch still walks back through every layer, and all
-    hooks run.
-    """
-    parameters: list[Tensor] = []
 
-    def add_first(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
-        if own and not any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
-            parameters.append(min(own, key=Tensor.numel))
+def _trained(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
-    hooks = [layer.register_forward_pre_hook(add_first) for layer in model.modules()]
-    model.eval()(inputs)
+
+def _train_mode(model: nn.Module) -> None:
+    """Train mode, except for frozen parts, which must not change: their batch statistics would be private."""
     model.train()
-    for hook in hooks:
-        hook.remove()
-    return parameters
+    for part in model.modules():
+        if not _trained(part) and any(True for _ in (*part.parameters(), *part.buffers())):
+            part.eval()
 
 
-def _private_optimizer(optimizer: Any, expected_batch_size: int, random: SecureRandom | None) -> Any:
-    """Opacus' optimizer with a public divisor, a rule for gradients that are not finite, and secure noise on request.
-
-    The divisor is the expected batch size; Opacus computes it from the true size of the shard. And a record whose
-    gradient is not finite contributes zero, silently: otherwise one record could make the whole teacher NaN.
-    """
-    from opacus.optimizers import DPOptimizer
-
-    class FiniteOptimizer(DPOptimizer):  # type: ignore[misc] # Opacus has no types
-        def clip_and_accumulate(self) -> None:
-            super().clip_and_accumulate()
-            if all(bool(parameter.summed_grad.isfinite().all()) for parameter in self.params):
-                return
-            gradients = [sample.reshape(len(sample), -1) for sample in self.grad_samples]
-            finite = torch.stack([gradient.isfinite().all(dim=1) for gradient in gradients]).all(dim=0)
-            for parameter in self.params:
-                kept = finite.reshape(-1, *[1] * parameter.dim())
-                parameter.grad_sample = torch.where(kept, self._get_flat_grad_sample(parameter), 0.0)
-                parameter.summed_grad = None
-            super().clip_and_accumulate()
-
-        def add_noise(self) -> None:
-            if random is None:
-                super().add_noise()
-                return
-            for parameter in self.params:
-                noise = random.normal(parameter.summed_grad, self.noise_multiplier * self.max_grad_norm)
-                parameter.grad = (parameter.summed_grad + noise).view_as(parameter)
-
-    private = FiniteOptimizer(
-        optimizer.original_optimizer,
-        noise_multiplier=optimizer.noise_multiplier,
-        max_grad_norm=optimizer.max_grad_norm,
-        expected_batch_size=expected_batch_size,
-        generator=optimizer.generator,
-    )
-    private.attach_step_hook(optimizer.step_hook)
-    return private
+def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
+    """The frozen modules at the beginning of a Sequential, if they hold weights, and the rest."""
+    if type(model).forward is not nn.Sequential.forward:
+        return None, model
+    parts = [*model.children()]
+    frozen = next((number for number, part in enumerate(parts) if _trained(part)), 0)
+    trunk, rest = nn.Sequential(*parts[:frozen]), nn.Sequential(*parts[frozen:])
+    return (trunk.eval(), rest) if any(True for _ in trunk.parameters()) else (None, model)
 
 
-def _with_known_labels(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Records with another label than a class of the model become NaN, which makes their gradients NaN."""
-    with torch.no_grad():
-        outputs = model.eval()(inputs.new_zeros(1, *inputs.shape[1:])).shape[-1]
-    model.train()
-    ignored = ignored_records(inputs, labels, classes=outputs).to(labels.device)
-    if not len(ignored):
-        return inputs, labels
-    return inputs.index_fill(0, ignored, math.nan), labels.index_fill(0, ignored, 0)
+def _losses(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
+    """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
+    if loss is None:
+        logits = logits_of(outputs)
+        if not targets.is_floating_point():
+            kept = kept.to(targets.device) & (targets >= 0) & (targets < logits.shape[-1])
+            targets = torch.where(kept, targets, 0)
+        losses = nn.functional.cross_entropy(logits, targets, reduction="none")
+    else:
+        losses = loss(outputs, targets)
+    if not isinstance(losses, Tensor) or losses.shape != kept.shape:
+        got = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise InvalidArgument("loss", "a function that returns one number for each record", got, 'reduction="none"')
+    return torch.where(kept.to(losses.device), losses, 0)
 
 
 def _drop_batch_unless_finite(model: nn.Module) -> None:
@@ -219,67 +204,110 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
 @_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
-    inputs: Tensor,
-    labels: Tensor,
+    dataset: Any,
     *,
     shard_size: int,
     settings: TrainingSettings,
-    seeds: tuple[int, int],
+    seeds: tuple[int, int] | None = None,
     secure: bool = False,
     device: str = "cpu",
     on_step: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
 
-    ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``inputs`` may hold no record at all.
+    ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``dataset`` may hold no record at all.
     A record of :func:`ignored_records`, and one whose gradient is not finite, contributes zero to every step.
+
+    Args:
+        seeds: for initial weights and batches, and for the noise; ``None``: from the operating system. Torch's own
+            generators are left as they were, so nothing drawn later shows what was drawn here.
 
     Raises:
         UnprovenPrivacy: training with privacy changed a buffer of the model.
     """
-    from opacus import PrivacyEngine
-
-    torch.manual_seed(seeds[0])
-    # Convolutions and pooling are faster in this layout; nothing else changes.
-    model = build_model().to(device).to(memory_format=torch.channels_last).train()
-    for part in model.modules():
-        if getattr(part, "inplace", False):
-            part.inplace = False  # type: ignore[assignment]  # the same results; Opacus' hooks cannot be with it
-    random = SecureRandom() if secure else None
-    inputs, labels = _with_known_labels(model, inputs, labels)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
-    criterion = nn.CrossEntropyLoss()
-    steps = settings.steps_per_epoch(shard_size)
-    dataset = _Batches(inputs, labels)
-    accountant = first_parameters = None
-    trained: nn.Module = model
-    if settings.noise_multiplier is None:
-        shuffle = len(dataset) > 0  # Torch's sampler refuses an empty data set
-        loader = DataLoader(dataset, batch_size=settings.batch_size, shuffle=shuffle, collate_fn=_identity)
-    else:
-        first_parameters = _first_parameters(model, inputs.new_zeros(1, *inputs.shape[1:]))
-        engine = PrivacyEngine(accountant="prv")
-        batches = _PoissonBatches(random, count=len(dataset), steps=steps)
-        trained, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=optimizer,
-            data_loader=DataLoader(dataset, batch_sampler=batches, collate_fn=_identity),
-            noise_multiplier=settings.noise_multiplier,
-            max_grad_norm=settings.max_grad_norm,
-            noise_generator=torch.Generator(device=device).manual_seed(seeds[1]),
-            poisson_sampling=False,  # the loader draws Poisson samples already
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if device.startswith("cuda") else []):
+        first, second = seeds or (secrets.randbits(63), secrets.randbits(63))
+        torch.manual_seed(first)
+        return _train(
+            build_model, dataset, shard_size, settings, second, SecureRandom() if secure else None, device, on_step
         )
-        trained.forbid_grad_accumulation()  # type: ignore[operator] # Opacus does so with its own samplers
-        optimizer = _private_optimizer(optimizer, settings.batch_size, random)
-        accountant = engine.accountant
+
+
+def _train(
+    build_model: Callable[[], nn.Module],
+    dataset: Any,
+    shard_size: int,
+    settings: TrainingSettings,
+    noise_seed: int,
+    random: SecureRandom | None,
+    device: str,
+    on_step: Callable[[], None],
+) -> dict[str, Any]:
+    model = _prepared(build_model, device)
+    trunk, network = _split(model)
+    if isinstance(dataset, TensorDataset):
+        dataset = TensorDataset(*(tensor.to(device) for tensor in dataset.tensors))
+    most = settings.max_physical_batch_size or 2**53
+    if trunk is not None and settings.keep_features:
+        features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
+        trunk, dataset = (trunk, dataset) if features is None else (None, features)
+    _train_mode(network)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
+    schedule = None if settings.schedule is None else settings.schedule(optimizer)
+    steps, rows = settings.steps_per_epoch(shard_size), RowNumbers(len(dataset))
+    accountant, private, ghost = None, network, settings.grad_sample_mode == "ghost"
+    if settings.noise_multiplier is None:
+        shuffle = len(rows) > 0  # Torch's sampler refuses an empty data set
+        loader = DataLoader(rows, settings.batch_size, shuffle=shuffle, collate_fn=list)
+    else:
+        accountant, private, optimizer = _made_private(network, optimizer, steps, settings, noise_seed, random)
+        batches = PoissonBatches(random, count=len(rows), steps=steps)
+        loader = DataLoader(rows, batch_sampler=batches, collate_fn=list)
+    first: list[Tensor] = []  # those whose batch gradients are computed
+
+    def losses_of(rows: list[int], kept: Tensor | None = None) -> Tensor:
+        inputs, targets = batch_of(dataset, rows, device)
+        finite = finite_rows((inputs, targets), len(rows)).to(device)
+        kept = finite if kept is None else finite & kept
+        if not bool(kept.all()):
+            inputs, targets = zeros_unless(kept, (inputs, targets))
+        if trunk is not None:
+            with torch.no_grad():
+                inputs = call(trunk, inputs)
+        if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
+            first.extend(first_parameters(network, inputs))
+            _train_mode(private)
+        positional, named = as_arguments(network, inputs)  # the wrapper would take anything
+        return _losses(settings.loss, private(*positional, **named), targets, kept)
+
+    def add_gradients(part: list[int], batch: list[int]) -> None:
+        if accountant is None:
+            (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+        elif not part:
+            no_gradients(optimizer, ghost=ghost)
+        elif ghost:
+            ghost_gradients(private, functools.partial(losses_of, part))
+        else:
+            losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
+
     for _ in range(settings.epochs):
-        for images, targets in loader:
+        for batch in loader:
             optimizer.zero_grad()
-            criterion(trained(images), targets).backward(inputs=first_parameters)
+            *parts, last = [batch[start : start + most] for start in range(0, len(batch), most)] or [[]]
+            for part in parts:
+                add_gradients(part, batch)
+                if accountant is not None:
+                    optimizer.signal_skip_step()  # this one only clips and adds
+                    optimizer.step()
+                    optimizer.zero_grad()
+            add_gradients(last, batch)
             if accountant is None:
-                _drop_batch_unless_finite(model)
+                _drop_batch_unless_finite(network)
             optimizer.step()
+            if schedule is not None:
+                schedule.step()
             on_step()
     for name, buffer in model.named_buffers():
         if accountant is not None and not torch.equal(buffer, buffers[name]):
@@ -292,8 +320,41 @@ def train_teacher(
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
-        "randomness": SECURE if secure else "Torch's generator",
+        "randomness": "Torch's generator" if random is None else SECURE,
         "watched": True,  # nothing changes the noise or the clipping bound here
-        "settings": asdict(settings),
+        "settings": settings.to_dict(),
         "shard_size": shard_size,
     }
+
+
+def _made_private(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    settings: TrainingSettings,
+    seed: int,
+    random: SecureRandom | None,
+) -> tuple[Any, Any, Any]:
+    """An accountant, the network with Opacus' hooks, and the optimizer that clips, adds noise and reports its steps."""
+    from opacus.accountants import create_accountant
+    from opacus.grad_sample.utils import wrap_model
+    from opacus.validators import ModuleValidator
+
+    ModuleValidator.validate(network, strict=True)
+    ghost = settings.grad_sample_mode == "ghost"
+    bound = {"max_grad_norm": settings.max_grad_norm} if ghost else {}
+    private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean", **bound)
+    if not ghost:
+        private.forbid_grad_accumulation()  # Opacus does so with its own samplers
+    accountant = create_accountant("prv")
+    optimizer = private_optimizer(
+        optimizer,
+        noise_multiplier=float(settings.noise_multiplier or 0.0),
+        max_grad_norm=settings.max_grad_norm,
+        expected_batch_size=settings.batch_size,
+        generator=torch.Generator(device=next(network.parameters()).device).manual_seed(seed),
+        random=random,
+        ghost=ghost,
+    )
+    optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=1 / steps))  # type: ignore[attr-defined]
+    return accountant, private, optimizer

@@ -10,6 +10,7 @@ import torch
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, warn_caller
+from .adapters import warn_of_idle_adapters
 from .checkpoints import common_weights, named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
@@ -128,6 +129,7 @@ def check_different(models: Sequence[Any]) -> None:
     Raises:
         InvalidArgument: two of them are the same teacher.
     """
+    warn_of_idle_adapters(models)
     states = [_trained_weights(model) for model in models]
     kinds = {value.dtype for state in states for value in state.values() if _is_float(value)}
     coarsest = max(kinds, key=lambda kind: torch.finfo(kind).eps, default=torch.float32)
@@ -218,6 +220,7 @@ def _check_generators(optimizers: Sequence[Any], loaders: Sequence[Any], accept:
 def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Finding]) -> None:
     if pair := _same_object([one if isinstance(one, Mapping) else unwrap_module(one) for one in modules]):
         raise UnprovenPrivacy(f"teachers {pair[0]} and {pair[1]} are the same object. Train each teacher separately")
+    warn_of_idle_adapters(modules)
     compared = _compared_names(modules)
     start = None if initial is None else _weight_vector(initial, compared)
     updates: list[torch.Tensor] = []

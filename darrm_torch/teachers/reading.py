@@ -26,6 +26,7 @@ from ..reprs import short_repr
 from .accountants import accountant_epsilon
 from .checkpoints import (
     check_finite,
+    common_constants,
     common_weights,
     filled_buffers,
     read_teacher_file,
@@ -331,7 +332,7 @@ def read_teachers(
     known = [state for state in weights if state is not None]
     common = common_weights(known) if len(known) == len(sources) else {}
     same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "delta": delta, "accept": accept}
-    same["initial"] = common if initial is None else initial
+    same["initial"] = {**common_constants(known), **(common if initial is None else state_of(initial))}
     profiles = tuple(
         read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, **same)
         for source, module, loader, optimizer in zip(sources, *parts, strict=True)

@@ -59,7 +59,7 @@ class Shards(Sequence[Positions]):
     reason: str = ""
     private_folder: Path | None = field(default=None, repr=False)
     draw: str = field(default_factory=lambda: secrets.token_hex(8))
-    _trainings: list[str] = field(default_factory=list, repr=False)
+    _record: dict[str, Any] = field(default_factory=lambda: {"trainings": []}, repr=False)
 
     @overload
     def __getitem__(self, number: int) -> Positions: ...
@@ -82,16 +82,29 @@ class Shards(Sequence[Positions]):
         """
         if self.allocation is None:
             return None, self.reason
-        if self.private_folder is None:
-            trainings = self._trainings
-        else:
-            facts = _read_facts(self.private_folder)
-            trainings = facts["trainings"]
-        if not trainings:
-            trainings.append(training)
-            if self.private_folder is not None:
-                _write(self.private_folder / _FACTS, json.dumps(facts).encode())
-        return (self.allocation, "") if trainings[0] == training else (None, _SECOND)
+        facts = self._facts()
+        if not facts["trainings"]:
+            facts["trainings"].append(training)
+            self._keep(facts)
+        return (self.allocation, "") if facts["trainings"][0] == training else (None, _SECOND)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all teachers that have the ``allocation`` are trained: none of them may be trained again."""
+        return bool(self._facts().get("finished"))
+
+    def finish(self) -> None:
+        """Keep for ever that the training that has the ``allocation`` is finished."""
+        if not self.finished:
+            self._keep(self._facts() | {"finished": True})
+
+    def _facts(self) -> dict[str, Any]:
+        return self._record if self.private_folder is None else _read_facts(self.private_folder)
+
+    def _keep(self, facts: dict[str, Any]) -> None:
+        self._record.update(facts)
+        if self.private_folder is not None:
+            _write(self.private_folder / _FACTS, json.dumps(facts).encode())
 
 
 @checked

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
+
+from .structures import Structure, as_arguments, logits_of
 
 __all__ = ["LARGEST_BATCH", "StackedNetworks", "own_attributes", "same_attributes", "same_but_for_weights"]
 
@@ -46,11 +48,13 @@ class StackedNetworks:
         """The stacked weights, ``(K, ...)`` each."""
         return iter(self._state[0].values())
 
-    def __call__(self, inputs: Tensor) -> Any:
-        """Outputs ``(K, B, ...)`` of inputs ``(B, ...)``."""
+    def __call__(self, inputs: Structure, logits: Callable[[Any], Any] | None = None) -> Any:
+        """Logits ``(K, B, ...)`` of B inputs; ``logits`` finds them in the outputs."""
 
         def outputs(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
-            return functional_call(self._first, (parameters, buffers), (inputs,))
+            return logits_of(
+                functional_call(self._first, (parameters, buffers), *as_arguments(self._first, inputs)), logits
+            )
 
         return torch.vmap(outputs)(*self._state)
 

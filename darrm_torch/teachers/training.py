@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
 import os
 import re
-import secrets
-import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 from tqdm.auto import tqdm
 
 from ..arguments import checked
@@ -28,11 +25,14 @@ from ..files import make_private_folder, owner_unmasked, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
-from .checkpoints import Checkpoint, migrate, weights_digest
+from .checkpoints import Checkpoint, migrate
 from .dp_sgd import TrainingSettings, train_teacher
+from .jobs import Job, run_job, start_worker
 from .reading import drawn_rate
+from .records import data_digest, example_of, shard_of
 from .secure import SECURE
 from .shards import Shards, as_shards, open_private
+from .structures import tensors_of
 from .workers import prepare_workers
 
 __all__ = ["train_teachers"]
@@ -44,14 +44,14 @@ def train_teachers(
     folder: Path,
     *,
     build_model: Callable[[], nn.Module],
-    inputs: Tensor,
-    labels: Tensor,
+    dataset: Any,
     shards: Sequence[NDArray[np.int64]],
     shard_size: int,
     settings: TrainingSettings,
     total: PrivacyGuarantee | None = None,
     private_folder: str | os.PathLike[str] | None = None,
     name: str = "teacher",
+    executor: Executor | None = None,
     workers: int | None = None,
     device: str = "cpu",
     insecure_seed: int | None = None,
@@ -60,20 +60,31 @@ def train_teachers(
 ) -> list[Path]:
     """Train one teacher for each shard in parallel processes, and store each in ``folder`` when it is finished.
 
-    A teacher that is already in the folder is not trained again. A teacher whose training was interrupted starts again
-    with fresh noise; nothing of the interrupted training was kept, so it costs nothing. A folder accepts only the data
-    and shards that it was started with. With others, a record could be in the data of more than ``overlap`` teachers.
+    A teacher that is already in the folder is not trained again. A teacher whose training was interrupted, because this
+    process or its worker died, starts again with fresh noise and batches. That costs nothing: the interrupted training
+    released nothing, and whether a worker dies does not depend on what it computes (an assumption about the machine).
+    So the teacher that is kept has the distribution of one whole training, which does not depend on the first. A folder
+    accepts only the data and shards that it was started with. With others, a record could be in the data of more than
+    ``overlap`` teachers. Once all teachers with the price of a random allocation are trained, none of them is trained
+    again.
 
     The teachers' files, the only output outside ``private_folder``, record the allocation of the records to the shards,
     or why they have none. Nothing in them, in their names and times, or in an error shows the draws, apart from the
     weights themselves. An empty shard is trained like any other. :func:`forget_draws` deletes draws and key afterwards.
 
+    With an ``executor``, the records of a shard and the trained weights travel between this process and the executor's
+    workers, through a scheduler if it has one: use only machines that may see the private records, and encrypt their
+    connections (``tls://`` in Dask). Workers write nothing and log no record. Logs of how long each job took hint at
+    the sizes of the shards, so they are private too.
+
     Args:
         folder: receives ``{name}-000.pt``, ... (see :func:`load_teacher`), each written completely or not at all.
         build_model: returns an untrained model; a function or class of a module, because it is sent to other processes.
-        inputs: ``(N, ...)`` float tensor, the private records. Those that :func:`ignored_records` lists contribute
-            zero, silently, because an error would depend on single records.
-        labels: ``(N,)`` integer tensor, class numbers from 0.
+        dataset: the N private records, a map-style data set: ``TensorDataset(inputs, labels)``, or any other whose
+            items are ``(input, target)`` or, as those of Hugging Face, mappings with ``"labels"``. A ``TensorDataset``
+            is cut into shards. Any other is sent whole to each process, which then reads the records of its shard, so
+            it should hold paths rather than contents; it must not change while a folder is being filled. Records that
+            :func:`ignored_records` lists contribute zero, silently, because an error would depend on single records.
         shards: the positions of each teacher's records. Those of :func:`assign_shards` have the price of a random
             allocation; the first private training on them records it.
         shard_size: a declared, public number of records of a shard, such as a published number of records times
@@ -85,7 +96,10 @@ def train_teachers(
         private_folder: receives what must stay with the private data, readable by the owner only: a digest of data and
             shards, and the text of errors. ``None``: that of ``shards``, or else ``folder / "private"``.
         name: first part of the file names.
-        workers: number of parallel processes; default: the number of usable cores (1 on CUDA).
+        executor: runs the trainings in place of processes of this machine: ``distributed.Client(...).get_executor()``
+            of Dask, an ``MPIPoolExecutor`` of mpi4py, or any other executor of :mod:`concurrent.futures`.
+        workers: number of parallel processes; default: the number of usable cores (1 on CUDA). With an ``executor``,
+            how many trainings it is given at a time; default: all.
         device: ``"cpu"`` or ``"cuda"``, which falls back to the CPU without CUDA.
         insecure_seed: makes the run repeatable. Anyone who knows the seed knows the noise: for tests and studies only.
         secure: draw noise and batches from AES-256 in counter mode, keyed by the operating system, instead of Torch's
@@ -98,9 +112,12 @@ def train_teachers(
         The K files, in the order of the shards.
 
     Raises:
-        InvalidArgument: repeated or negative positions, tensors of different lengths, a ``name`` that is no file name,
-            ``total`` with other shards, a private folder that others can read, or a file in the folder that is damaged
-            was trained with other settings, on other data or with other shards, or was written by a newer version.
+        InvalidArgument: repeated or negative positions, records that the network, the loss or the optimizer does not
+            take (a step on zeros of their shape is tried first), a ``name`` that is no file name, ``total`` with other
+            shards, a private folder that others can read, a finished training with a random allocation of which files
+            are missing, or a file in the folder that is damaged, was trained with other settings, on other data or with
+            other shards, or was written by a newer version.
+        UnprovenPrivacy: training changes a buffer of the network.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
@@ -112,14 +129,12 @@ def train_teachers(
         check_integer("workers", workers, low=1, high=1024)
     if insecure_seed is not None:
         check_integer("insecure_seed", insecure_seed, low=0)
-    _check_data(inputs, labels, build_model)
-    shards = as_shards(shards, records=len(inputs))
     try:
-        kind = torch.device(device).type
+        torch.device(device)
     except RuntimeError:
         raise InvalidArgument("device", "cpu or cuda", device) from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        device = "cpu"
+    _try_a_step(build_model, dataset, settings, private=total is not None)
+    shards = as_shards(shards, records=len(dataset))
     make_private_folder(folder)
     private = open_private(private_folder or shards.private_folder or folder / "private")
     allocation, reason = _allocation_for(shards, folder / name, settings, total, insecure_seed)
@@ -136,7 +151,8 @@ def train_teachers(
         if file.exists():
             record = _read_teacher(file)
             as_secure = record.get("randomness") == SECURE or not secure
-            same = (record["settings"], record["shard_size"]) == (asdict(settings), shard_size)
+            trained = TrainingSettings().to_dict() | record["settings"]  # older files lack newer settings
+            same = (trained, record["shard_size"]) == (settings.to_dict(), shard_size)
             if not (same and as_secure and record.get("allocation") == facts["allocation"]):
                 raise InvalidArgument(
                     str(file),
@@ -144,7 +160,7 @@ def train_teachers(
                     "other settings",
                     "Use another folder.",
                 )
-    digest, data_file = _data_digest(inputs, labels, shards), private / f"{name}-data.sha256"
+    digest, data_file = data_digest(dataset, shards), private / f"{name}-data.sha256"
     if len(missing) == len(files):
         with write_whole(data_file, private=True) as temporary:
             temporary.write_text(digest)
@@ -159,51 +175,116 @@ def train_teachers(
     for file in files:
         if file.exists():
             migrate(file)
+    if missing and allocation is not None and shards.finished:
+        cure = (
+            "A teacher that is trained again may have been chosen by its results, which voids the price of the random "
+            "allocation. Put the files back, or train all in another folder: those teachers have a price of their own."
+        )
+        raise InvalidArgument(str(folder), "all teachers of a finished training", f"{len(missing)} fewer", cure)
     if not missing:
+        if allocation is not None:
+            shards.finish()
         return files
-    steps = settings.epochs * settings.steps_per_epoch(shard_size)
+    started = time.time_ns()  # the time of all files: theirs would show how long each training took
     seeds = _seeds(len(shards), insecure_seed)
-    if workers is None:
-        workers = 1 if device.startswith("cuda") else len(os.sched_getaffinity(0))
-    context = prepare_workers()
-    counter, stop = context.Value("q", 0), context.Value("b", 0, lock=False)
+
+    def job_of(number: int, threads: int | None) -> Job:
+        return Job(
+            build_model=build_model,
+            dataset=shard_of(dataset, shards[number]),
+            shard_size=shard_size,
+            settings=settings,
+            seeds=seeds[number],
+            secure=secure,
+            device=device,
+            threads=threads,
+            facts=facts | {"shard": number},
+        )
+
+    def store(number: int, kind: str, content: bytes) -> None:
+        if kind == "unproven":
+            raise UnprovenPrivacy(content.decode())
+        report = private / "failed-training.txt"
+        with write_whole(files[number] if kind == "trained" else report, private=True) as temporary:
+            temporary.write_bytes(content)
+            os.utime(temporary, ns=(started, started))
+        if kind != "trained":
+            raise DarrmError(
+                f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its "
+                "shard"
+            )
+        if executor is not None:
+            bar.update()
+
     bar = tqdm(
-        total=steps * len(missing),
         desc=f"{name}s",
-        unit="step",
         disable=not progress,
         dynamic_ncols=True,
         bar_format=None if allocation is None else "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}",  # no times
+        **(
+            {"unit": "step", "total": len(missing) * settings.epochs * settings.steps_per_epoch(shard_size)}
+            if executor is None
+            else {"unit": "teacher", "total": len(missing)}
+        ),
     )
-    started = time.time_ns()  # the time of all files: theirs would show how long each training took
-    with (
-        bar,
-        ProcessPoolExecutor(
-            min(workers, len(missing)), mp_context=context, initializer=_start_worker, initargs=(counter, stop)
-        ) as pool,
-    ):
+    if executor is not None:
+        with bar:
+            job_with = partial(job_of, threads=None)
+            _run_jobs(executor, missing, job_with, store, at_once=workers or len(missing))
+    else:
+        if workers is None:
+            workers = 1 if device.startswith("cuda") and torch.cuda.is_available() else len(os.sched_getaffinity(0))
         # First as many teachers as divide evenly among the workers; then the rest, with more threads each.
         even = len(missing) - len(missing) % workers
+        with bar, _processes(min(workers, len(missing)), bar) as (pool, tick):
+            for wave in filter(None, (missing[:even], missing[even:])):
+                job_with = partial(job_of, threads=max(1, workers // len(wave)))
+                _run_jobs(pool, wave, job_with, store, at_once=len(wave), tick=tick)
+    if allocation is not None:
+        shards.finish()
+    return files
+
+
+@contextmanager
+def _processes(count: int, bar: Any) -> Iterator[tuple[Executor, Callable[[], None]]]:
+    """Processes of this machine, and a function that shows their steps."""
+    context = prepare_workers()
+    counter, stop = context.Value("q", 0), context.Value("b", 0, lock=False)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(counter, stop)) as pool:
         try:
-            for wave in (missing[:even], missing[even:]):
-                pending: set[Future[None]] = set()
-                for number in wave:
-                    rows = torch.from_numpy(shards[number])
-                    data = (inputs[rows].numpy(), labels[rows].numpy())
-                    threads = max(1, workers // len(wave))
-                    how = (shard_size, settings, seeds[number], secure, device, threads)
-                    job = (files[number], private, facts | {"shard": number}, started, build_model, *data, *how)
-                    pending.add(pool.submit(_train_one, *job))
-                while pending:
-                    done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                    bar.update(counter.value - bar.n)
-                    for future in done:
-                        future.result()
+            yield pool, lambda: bar.update(counter.value - bar.n)
         except BaseException:
-            stop.value = 1  # otherwise a teacher could finish later and replace one of the next run
+            stop.value = 1  # nobody waits for the others
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return files
+
+
+def _run_jobs(
+    executor: Executor,
+    numbers: Sequence[int],
+    job_of: Callable[[int], Job],
+    store: Callable[[int, str, bytes], None],
+    *,
+    at_once: int,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Run the jobs of these teachers, ``at_once`` of them at a time, and store the outcome of each."""
+    waiting, running = [*reversed(numbers)], dict[Future[tuple[str, bytes]], int]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                number = waiting.pop()
+                running[executor.submit(run_job, job_of(number))] = number
+            done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+            tick()
+            while done:  # and keep no future: Dask would compute it again if its worker died
+                future = done.pop()
+                number, (kind, content) = running.pop(future), future.result()
+                del future
+                store(number, kind, content)
+    finally:
+        for future in running:
+            future.cancel()
 
 
 def _allocation_for(
@@ -254,97 +335,28 @@ def _read_teacher(file: Path) -> dict[str, Any]:
     return record
 
 
-def _data_digest(inputs: Tensor, labels: Tensor, shards: Sequence[NDArray[np.int64]]) -> str:
-    cut = {f"shard {number}": torch.as_tensor(shard) for number, shard in enumerate(shards)}
-    return weights_digest({"inputs": inputs, "labels": labels, **cut})
-
-
-def _check_data(inputs: Tensor, labels: Tensor, build_model: Callable[[], nn.Module]) -> None:
-    """Check kind and shape; a message about values would depend on single records."""
-    if not inputs.is_floating_point() or not inputs.dim():
-        raise InvalidArgument("inputs", "floats (N, ...)", f"{inputs.dtype}", "Divide bytes by 255.")
-    if labels.dtype != torch.int64 or labels.dim() != 1:
-        raise InvalidArgument("labels", "int64 (N,)", f"{labels.dtype}, {labels.dim()} axes", "Use labels.long()")
-    if len(inputs) != len(labels):
-        raise InvalidArgument("labels", "as long as inputs", "another length")
+def _try_a_step(
+    build_model: Callable[[], nn.Module], dataset: Any, settings: TrainingSettings, *, private: bool
+) -> None:
+    """Train on zeros of the records' shapes: what fails here would fail on every shard, and shows no record."""
+    example = example_of(dataset)
+    noise = 1.0 if settings.noise_multiplier is None and private else settings.noise_multiplier
+    step = replace(settings, noise_multiplier=noise, batch_size=1, epochs=1)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            build_model().eval()(inputs.new_zeros(1, *inputs.shape[1:]))
-    except Exception as error:  # the user's own network, or inputs that it does not take
-        got, cure = f"{inputs.dtype} of shape {tuple(inputs.shape[1:])}", f"{type(error).__name__}: {error!s:.160}"
-        raise InvalidArgument("inputs", "what the network of build_model takes", got, cure) from None
+        train_teacher(build_model, example, shard_size=1, settings=step, seeds=(0, 0))
+    except UnprovenPrivacy:
+        raise
+    except Exception as error:  # the user's own network, loss or optimizer
+        if isinstance(error, InvalidArgument):
+            raise
+        got = ", ".join(f"{part.dtype} of shape {tuple(part.shape)}" for _, part in tensors_of(example[0]))
+        cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        raise InvalidArgument("dataset", "what the network of build_model can be trained on", got, cure) from None
 
 
-def _seeds(count: int, insecure_seed: int | None) -> list[tuple[int, int]]:
+def _seeds(count: int, insecure_seed: int | None) -> Sequence[tuple[int, int] | None]:
     """Two seeds for each teacher, all different: one for initial weights and batches, one for the noise."""
     if insecure_seed is None:
-        return [(secrets.randbits(63), secrets.randbits(63)) for _ in range(count)]
+        return [None] * count
     words = np.random.SeedSequence(insecure_seed).generate_state(2 * count, dtype=np.uint64) >> np.uint64(1)
     return [(int(a), int(b)) for a, b in words.reshape(count, 2)]
-
-
-_counter: Any = None
-_stop: Any = None
-
-
-def _start_worker(counter: Any, stop: Any) -> None:
-    global _counter, _stop
-    _counter, _stop = counter, stop
-    parent = multiprocessing.parent_process()
-    if parent is not None:  # workers must not outlive a killed parent
-        watch = threading.Thread(target=_exit_with, args=(parent.sentinel,), daemon=True)
-        watch.start()
-
-
-def _exit_with(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
-
-
-def _train_one(
-    file: Path,
-    private: Path,
-    facts: dict[str, Any],
-    started: int,
-    build_model: Callable[[], nn.Module],
-    inputs: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    shard_size: int,
-    settings: TrainingSettings,
-    seeds: tuple[int, int],
-    secure: bool,
-    device: str,
-    threads: int,
-) -> None:
-    torch.set_num_threads(threads)
-    try:
-        record: dict[str, Any] = train_teacher(
-            build_model,
-            torch.from_numpy(inputs).to(device),
-            torch.from_numpy(labels).to(device),
-            shard_size=shard_size,
-            settings=settings,
-            seeds=seeds,
-            secure=secure,
-            device=device,
-            on_step=_count_step,
-        )
-    except UnprovenPrivacy:
-        raise  # about the model, and it names no record
-    except Exception:
-        report = private / "failed-training.txt"
-        with write_whole(report, private=True) as temporary:
-            temporary.write_text(traceback.format_exc())
-        raise DarrmError(
-            f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its shard"
-        ) from None
-    with write_whole(file, private=True) as temporary:
-        torch.save(record | facts, temporary)
-        os.utime(temporary, ns=(started, started))
-
-
-def _count_step() -> None:
-    if _stop.value:
-        os._exit(1)
-    with _counter.get_lock():
-        _counter.value += 1

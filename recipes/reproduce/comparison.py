@@ -28,7 +28,6 @@ from .labels import mechanisms
 from .losses import NOISE, RECORDS, TEACHERS, teacher_profile
 from .result import Result, Table
 from .study import (
-    CHOOSING,
     LEARNING_RATES,
     QUERIES,
     SAMPLE_RATE,
@@ -38,12 +37,14 @@ from .study import (
     fashion,
     featured,
     label_accuracy,
+    mean_probabilities,
     student_accuracy,
     trained,
 )
 
 TASKS = ("5v8", "2v4")
 SEEDS = (21, 22, 23, 24, 25)
+CHOOSING = 10  # the seed on which learning rates are chosen
 DRAWS = 5  # students for each seed
 DELTA = 3 * published.DELTA  # of all labels together
 PRIVATE = Design(priced="today", teachers=TEACHERS)
@@ -143,7 +144,7 @@ def law(mechanism: dt.Mechanism | None, weights: Tensor, inputs: Tensor) -> Tens
     """``(N, classes)``: the probabilities of each label; without a mechanism the mean of the class probabilities."""
     each = linear.probabilities(weights, inputs)
     if mechanism is None:
-        return each.mean(dim=0)
+        return mean_probabilities(each)
     votes = functional.one_hot(each.argmax(dim=2), each.shape[2]).sum(dim=0)
     return torch.as_tensor(np.asarray(mechanism.label_probabilities(votes.numpy())), dtype=torch.float32)
 

@@ -73,8 +73,11 @@ def train(
     steps: int,
     clip: float = 1.0,
     seed: int,
+    start: Tensor | None = None,
 ) -> Tensor:
-    """The weights ``(models, features, classes)`` after ``steps`` steps from zero, each on its own Poisson sample.
+    """The weights ``(models, features, classes)`` after ``steps`` steps, each on its own Poisson sample.
+
+    They start from ``start``, ``(features, classes)`` for all models, or else from zero.
 
     Formal guarantee: model k is the output of DP-SGD with noise multiplier ``models[k].noise``, ``sample_rate`` and
     ``steps`` for adding or removing one record. ``seed`` repeats a run: for studies only.
@@ -91,6 +94,7 @@ def train(
     noise = torch.tensor([model.noise * clip for model in models])[:, None, None]
     pace = torch.tensor([model.learning_rate / (sample_rate * model.size) for model in models])[:, None, None]
     weights = torch.zeros(count, inputs.shape[1], classes)
+    weights += 0.0 if start is None else start
     noisy = bool((noise > 0).any())
     for _ in range(steps):
         sampled = torch.rand(records.shape, generator=random) < sample_rate

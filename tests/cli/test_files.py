@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from darrm_torch import InvalidArgument
-from darrm_torch.cli.files import read_tensor, write_labels
+from darrm_torch.cli.files import read_inputs, read_tensor, write_labels
 from tests.cli.commands import LABEL, MODELS, STUDENT, said
 
 CLASHES = [  # a file that is written, and one that it must not be
@@ -159,3 +159,40 @@ def test_no_file_hangs_a_command_or_fills_the_memory(
         assert len(message) < 1000
         assert time.process_time() - began < 5
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
+
+
+def test_several_arrays_are_inputs_by_name(folder: Path) -> None:
+    ids, mask = np.arange(6).reshape(2, 3), np.ones((2, 3), dtype=bool)
+    np.savez("x.npz", input_ids=ids, attention_mask=mask)
+    torch.save({"input_ids": torch.from_numpy(ids), "more": (torch.ones(2), torch.zeros(2, 1))}, "x.pt")
+    one, two = read_inputs("--inputs", "x.npz"), read_inputs("--inputs", "x.pt")
+    assert one.keys() == {"input_ids", "attention_mask"}
+    assert one["input_ids"].tolist() == two["input_ids"].tolist() == ids.tolist()
+    assert two["more"][1].shape == (2, 1)
+    with pytest.raises(InvalidArgument, match="one array, not 2"):
+        read_tensor("--labels", "x.npz")
+    np.savez("words.npz", a=np.array(["x"]), b=ids)
+    torch.save({"a": "text"}, "words.pt")
+    for file in ("words.npz", "words.pt"):
+        with pytest.raises(InvalidArgument, match="--inputs"):
+            read_inputs("--inputs", file)
+
+
+@pytest.mark.slow
+def test_lines_of_text_become_tokens(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    Path("vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "very"]))
+    transformers.BertTokenizerFast("vocab.txt").save_pretrained("tokenizer")
+    Path("texts.txt").write_text("very good\nbad\n")
+    tokens = read_inputs("--inputs", "texts.txt", "tokenizer")
+    assert type(tokens) is dict
+    assert tokens["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert tokens["input_ids"].shape == (2, 4)
+    Path("empty.txt").write_text("good\n\nbad\n")
+    for text, place, message in (
+        ("empty.txt", "tokenizer", "one text in each line"),
+        ("texts.txt", "nowhere", "--tokenizer must be a folder"),
+        ("texts.txt", ".", "--tokenizer must be a folder"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            read_inputs("--inputs", text, place)

@@ -261,7 +261,7 @@ def test_interrupted_it_leaves_no_half_written_file(
 MISTAKES = [
     ((*LABEL[:2], "teacher-0.pt", *LABEL[3:]), "--inputs must be an array in a .npy, .npz, .pt, .csv or .parquet file"),
     ((*LABEL[:-1], "y.txt"), "--out must be a file that ends in .npy or .pt or .csv"),
-    ((*LABEL[:2], "two.npz", *LABEL[3:]), "a .npz file with one array, not 2, got 'two.npz'"),
+    ((*LABEL[:2], "two.npz", *LABEL[3:]), "takes, whose first weights are float32"),
     ((*LABEL[:4], "empty", *LABEL[7:]), "--models must be a folder with .pt files, got 'empty'"),
     (
         (*GNMAX, "--models", *["plain-teacher-0.pt"] * 3, "--overlap", "1", "--total-target", "8,1e-5"),

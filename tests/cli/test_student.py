@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -126,3 +128,37 @@ def test_a_mistake_is_one_line_that_names_it(
     trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     check_mistake(capsys, trained, *arguments, words=words)
+
+
+TOKENS = """
+import torch
+
+class Tokens(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2)
+
+    def forward(self, input_ids, attention_mask):
+        return {"logits": self.head((self.embedding(input_ids) * attention_mask[..., None]).sum(dim=1))}
+"""
+
+
+def test_tokens_are_labelled_and_teach_a_student(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    (folder / "tokens_of_a_user.py").write_text(TOKENS)
+    monkeypatch.delitem(sys.modules, "tokens_of_a_user", raising=False)
+    monkeypatch.syspath_prepend(str(folder))
+    network = importlib.import_module("tokens_of_a_user").Tokens
+    for number in range(3):
+        torch.save(network().state_dict(), f"teacher-{number}.pt")
+    np.savez("x.npz", input_ids=np.arange(24).reshape(8, 3) % 9, attention_mask=np.ones((8, 3), dtype=np.int64))
+    build = ("--inputs", "x.npz", "--build", "tokens_of_a_user:Tokens")
+    models = ("--models", *(f"teacher-{number}.pt" for number in range(3)))
+    noise = ("--mechanism", "gnmax", "--total-target", "1,1e-5")
+    said(capsys, "label", *build, *models, *noise, "--batch-size", "3", "--ledger", "l.ledger", "--out", "y.npy")
+    assert np.load("y.npy").shape == (8,)
+    trains = ("student", *build, "--labels", "y.npy", "--out", "s.pt", "--epochs", "1")
+    assert "Trained on 8 labels" in said(capsys, *trains)

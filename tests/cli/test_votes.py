@@ -140,3 +140,46 @@ def test_a_replaced_record_costs_more(tmp_path: Path, capsys: pytest.CaptureFixt
     report = json.loads(capsys.readouterr().out)
     assert 0.99 < report["total"]["epsilon"] <= 1
     assert "replacing one record" in json.dumps(report)
+
+
+def test_rows_that_are_known_by_their_number_stay_where_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same votes in another kind of file are the same; other votes, or votes in another order, are refused."""
+    how, file, other = NOISE_FREE[1:], tmp_path / "votes.npy", tmp_path / "others.npy"
+    np.save(file, VOTES)
+    assert label(tmp_path, *how, votes=file) == 0
+    text = tmp_path / "same.tsv"
+    text.write_text("\n".join("\t".join(map(str, row)) for row in VOTES) + "\n")
+    assert label(tmp_path, *how, "--header=no", votes=text, out="z.csv") == 0
+    assert rows(tmp_path / "z.csv") == rows(tmp_path / "y.csv")
+    for changed in (VOTES[::-1], VOTES[:39], np.concatenate([VOTES, VOTES])):
+        np.save(other, changed)
+        capsys.readouterr()
+        assert label(tmp_path, *how, votes=other, out="new.csv") == 2
+        assert "belongs to other votes (--votes; without --keys a row is known by its number" in capsys.readouterr().err
+    assert not (tmp_path / "new.csv").exists()
+    assert dt.PrivacyLedger(tmp_path / "labels.ledger").count == 40
+
+
+def test_what_else_a_ledger_of_votes_belongs_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert label(tmp_path, *NOISE_FREE) == 0
+    assert label(tmp_path, "--keys=0", *NOISE_FREE[1:]) == 2
+    assert "belongs to another column of keys (--keys)" in capsys.readouterr().err
+    names = ["--class-names", "2", "1", "0"]
+    assert label(tmp_path, *NOISE_FREE[:2], *NOISE_FREE[3:], *names) == 2
+    assert "belongs to other classes (--class-names)" in capsys.readouterr().err
+
+
+def test_labels_of_a_folder_are_written_with_their_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "votes"
+    folder.mkdir()
+    for number in (10, 2):
+        columns: dict[str, Any] = {"id": [f"p{number}-{n}" for n in range(20)]}
+        columns |= {f"site {k}": VOTES[:20, k] for k in range(5)}
+        parquet.write_table(pyarrow.table(columns), folder / f"part-{number}.parquet")
+    assert label(tmp_path, *NOISE_FREE, votes=folder, out="y.npy") == 2
+    assert "--out must be a file that ends in .csv" in capsys.readouterr().err
+    assert label(tmp_path, *NOISE_FREE, votes=folder) == 0
+    assert {key for key, _ in rows(tmp_path / "y.csv")[1:]} == {f"p{m}-{n}" for m in (2, 10) for n in range(20)}

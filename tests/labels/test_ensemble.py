@@ -13,9 +13,10 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
-from darrm_torch.labels.voting import input_digests
+from darrm_torch.labels.identity import input_digests
 from darrm_torch.privacy.guarantees import format_bound
 from darrm_torch.teachers.stacking import LARGEST_BATCH
 from tests.labels.helpers import POINT, Returns, Says, free, train_with_opacus
@@ -667,10 +668,17 @@ def test_equal_questions_in_another_type_or_batch_have_one_answer() -> None:
     assert ensemble.ledger.count == 300
 
 
-@pytest.mark.parametrize("inputs", [[[1.0]], torch.tensor(1.0), {"pixels": torch.rand(2, 1)}])
-def test_inputs_are_a_tensor(inputs: Any) -> None:
-    with pytest.raises(dt.InvalidArgument, match="inputs must be a tensor"):
+@pytest.mark.parametrize("inputs", [[[1.0]], torch.tensor(1.0), "text", None, {}, {"pixels": [1]}, {1: torch.rand(1)}])
+def test_inputs_are_made_of_tensors(inputs: Any) -> None:
+    with pytest.raises(dt.InvalidArgument, match=r"^inputs[^ ]* must be a (tensor|mapping)"):
         free([Says(0.1)])(inputs)
+
+
+def test_inputs_of_another_structure_are_refused_by_name() -> None:
+    with pytest.raises(dt.InvalidArgument, match=r"what teacher 0 takes.*inputs\['pixels'\] float32 of shape \(2, 1\)"):
+        free([Says(0.1)])({"pixels": torch.rand(2, 1)})
+    with pytest.raises(dt.InvalidArgument, match="as many rows each"):
+        free([Says(0.1)])((torch.rand(2, 1), torch.rand(3, 1)))
 
 
 def test_teachers_of_one_and_of_two_logits_vote_together() -> None:
@@ -784,8 +792,7 @@ def allocated_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return dt.train_teachers(
         folder / "teachers",
         build_model=small_net,
-        inputs=inputs,
-        labels=torch.arange(60) % 2,
+        dataset=TensorDataset(inputs, torch.arange(60) % 2),
         shards=dt.assign_shards(60, teachers=3, private_folder=folder / "private"),
         shard_size=20,
         settings=dt.TrainingSettings(noise_multiplier=2.0, batch_size=10, epochs=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,26 @@ def test_labels_of_votes_are_charged_once_and_kept() -> None:
     assert mine.ledger.count == 3
     assert mine.label([b"b"], [[0], [0], [0]]).tolist() == [1]
     assert mine.ledger.count == 3
+
+
+def test_votes_may_come_from_a_function_which_is_called_for_new_keys_after_the_budget() -> None:
+    asked: list[list[int]] = []
+
+    def votes(rows: Sequence[int]) -> list[list[int]]:
+        asked.append(list(rows))
+        return [[row % 2 for row in rows]] * 3
+
+    mine = labeler(ledger=dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)))
+    assert mine.label([b"a", b"b"], votes).tolist() == [0, 1]
+    assert mine.label([b"b", b"a"], votes).tolist() == [1, 0]
+    assert mine.label([b"b", b"c"], votes).tolist() == [1, 1]
+    with pytest.raises(dt.InvalidArgument, match="votes must be"):
+        mine.label([b"d"], lambda rows: [[0]] * 2)
+    assert (asked, mine.ledger.count) == ([[0, 1], [1]], 3)
+    poor = labeler(ledger=dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=0.1)))
+    with pytest.raises(dt.BudgetExceeded):
+        poor.label([b"a"], votes)
+    assert len(asked) == 2
 
 
 def test_the_price_is_that_of_an_ensemble_with_the_same_promises() -> None:

@@ -1,4 +1,4 @@
-"""Votes as people keep them: ten kinds of files, each read in one way or refused with the argument that resolves it."""
+"""Votes as people keep them: files of many kinds, each read in one way, or refused in words that resolve it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ VOTES = np.random.default_rng(0).integers(0, 3, (K, N))
 VOTES[0, 0], VOTES[1, 3] = 2, 0
 COUNTS = np.stack([(one == VOTES).sum(axis=0) for one in range(3)], axis=1)
 NAMES = np.array(["cat", "dog", "eel"])
+BEYOND_FLOATS = [str(2**53), str(2**53 + 1)]
 
 
 def read(path: Path, **how: Any) -> Any:
@@ -108,7 +109,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "unknown name": (
         saved("v.csv", text(NAMES[VOTES].T, header="a,b,c,d,e\n")),
         {"classes": ["cat", "dog"]},
-        "'eel' in row",
+        r"votes that are one of \['cat', 'dog'\], got 'another value in row",  # it may be a vote, so it is not shown
     ),
     "a header of numbers": (saved("v.csv", text(VOTES.T, header="0,1,2,3,4\n")), {}, "header must be given"),
     "fractions": (saved("v.npy", VOTES + 0.5), {}, "votes that are one of"),
@@ -132,6 +133,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
     "no Parquet": (saved("v.parquet", "0,1\n"), {}, "a Parquet file"),
     "another ending": (saved("v.json", "[]"), {}, "a folder of .parquet files, or a file"),
     "a class that is missing": (saved("v.npy", VOTES), {"missing": ["1"]}, "missing must be no class"),
+    "a class called nan": (saved("v.npy", VOTES), {"classes": ["nan", "b"]}, 'none of them empty or "nan"'),
     "one class": (saved("v.npy", VOTES), {"classes": ["a"]}, "at least two"),
 }
 
@@ -169,3 +171,121 @@ def test_folders_of_parquet_parts(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"id": ["x"]}), tmp_path / "part-9.parquet")
     with pytest.raises(dt.InvalidArgument, match="parts with the columns"):
         read(tmp_path, keys="id", **how)
+
+
+@pytest.mark.parametrize(
+    ("content", "how", "message"),
+    [
+        ("0,1,5x\n0,1,2\n", {}, "header must be given"),  # a header, or votes and a mark for a missing one?
+        ("0,1,?\n0,1,2\n", {}, "Values that mean a missing vote go into missing"),
+        ("1,2,3\n0,1,2\n", {}, "header must be given"),
+        ("2,0,1\n0,1,2\n", {}, "header must be given"),
+        ("a,b,c\nb,b,b\n", {"classes": ["a", "b", "c"], "layout": "inputs-by-teachers"}, "header must be given"),
+        ("id,0,1,2\np,0,1,2\n", {"keys": 0}, "header must be given"),
+        ("id,0,1,2\np,0,1,2\n", {"keys": "0"}, "header must be given"),
+        ("id,0,1,2\np,0,1,2\n", {"keys": "0", "header": True}, "keys must be the name or position of one column"),
+        ("id,id,a,b,c\np,q,0,1,2\n", {"keys": "id"}, "keys must be the name or position of one column"),
+        ("id,a,b,c\np,0,1,2\n", {"keys": "\u00b2"}, "keys must be one of the columns"),
+        ("id,a,b,c\np,0,1,2\n,0,1,2\n", {"keys": "id"}, "keys must be a column without empty cells"),
+        ("id,a,b,c\np,0,1,2\n", {"keys": "id", "layout": "teachers-by-inputs"}, "keys must be left out"),
+        ("a,a,b\n0,1,2\n", {}, "a different name for each teacher"),
+        ("a,b,c\n", {}, "at least one input"),
+        ("id,a,b,c\n", {"keys": "id"}, "at least one input"),
+        ("a,b,c\n9007199254740993,1,1\n", {"classes": ["9007199254740992", "1"]}, "votes that are one of"),
+        ("a,b,c\nNA,,NA\n", {"classes": ["NA", "no"]}, r'missing=\["nan"\]'),
+        ("x,y,z,u,v\n3,0,0,0,0\n", {}, "columns of counts named"),
+        ("a,b,c\n0,1,2\n\n0,1,2\n", {}, "without empty lines"),
+        ("a\n0\n1\n\n", {"teachers": 1}, "without empty lines"),
+        ('a,b,c\n0,"1,2\n0,1,2\n', {}, "can be read"),
+        ('a,b,c\n0,1,"2\n0,1,2"\n', {}, "whose cells end in their line"),
+        ("a;b;c\n0;1;2\n", {}, "Text has commas between cells"),
+        ("0,0;1,0;2,0\n", {}, "header must be given"),
+        ('a,b,c\n"1,000",1,2\n', {}, "votes that are one of"),
+        ("a,b,c,\n0,1,2,\n", {}, "1 lines and 4 columns"),
+        ("a,b,c\n0,1\0,2\n", {}, "votes that are one of|NUL"),
+    ],
+)
+def test_what_was_once_misread_is_refused(content: str, how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text(content)
+    with pytest.raises(dt.InvalidArgument, match=message) as caught:
+        dt.VoteFile(path, **{"teachers": 3, "classes": 5, **how})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "how", "votes"),
+    [
+        ("1,2,3\n0,1,2\n", {"header": True}, [[0], [1], [2]]),
+        ("1,2,3\n0,1,2\n", {"header": False, "layout": "inputs-by-teachers"}, [[1, 0], [2, 1], [3, 2]]),
+        ("id,0,1,2\np,0,1,2\n", {"keys": "id"}, [[0], [1], [2]]),
+        ("id,0,1,2\np,0,1,2\n", {"keys": 0, "header": True}, [[0], [1], [2]]),
+        ("none,b,b\n,b,none\n", {"classes": ["none", "b"], "missing": ["nan"]}, [[0, -1], [1, 1], [1, 0]]),
+        (
+            "x,y,z\n9007199254740993,9007199254740992,9007199254740993\n",
+            {"classes": BEYOND_FLOATS},
+            [[1], [0], [1]],
+        ),
+        ("a,b,c\r0,1,2\r1,1,1\r", {}, [[0, 1], [1, 1], [2, 1]]),
+        (" 0 ,01,2.0\n", {"header": False}, [[0], [1], [2]]),
+        ('"a",b,c\n"0",1,-0.0\n\n\n', {}, [[0], [1], [0]]),
+    ],
+)
+def test_what_was_once_misread_is_read(content: str, how: dict[str, Any], votes: Any, tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text(content, newline="")
+    (batch,) = dt.VoteFile(path, **{"teachers": 3, "classes": 5, **how})
+    assert batch.votes.tolist() == votes
+
+
+def test_columns_of_counts_go_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text("dog,eel,cat\n3,0,1\n1,1,2\n")
+    how: dict[str, Any] = {"teachers": 4, "classes": NAMES.tolist()}
+    assert read(path, **how, header=True).tolist() == [[1, 3, 0], [2, 1, 1]]
+    assert read(path, **how, layout="counts").tolist() == [[1, 3, 0], [2, 1, 1]]
+    with pytest.raises(dt.InvalidArgument, match="header must be given"):
+        read(path, **how)
+
+
+def test_the_digest_is_that_of_the_votes_in_their_order(tmp_path: Path) -> None:
+    """Not that of the bytes: the same votes in another kind of file are the same."""
+    first = dt.VoteFile(saved("v.npy", VOTES)(tmp_path), teachers=K, classes=3, part=2).digest
+    assert first == dt.VoteFile(saved("w.npy", VOTES.T)(tmp_path), teachers=K, classes=3).digest
+    moved = saved("v.npy", VOTES[:, ::-1])(tmp_path)
+    assert first != dt.VoteFile(moved, teachers=K, classes=3).digest
+    save, how, _ = FILES["keys"]
+    assert dt.VoteFile(save(tmp_path), teachers=K, classes=3, **how).digest is None
+
+
+def test_a_square_table_of_parquet_is_not_guessed(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path, columns = tmp_path / "v.parquet", {str(n): VOTES[:, n] for n in range(K)}
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(dt.InvalidArgument, match="layout must be given"):
+        read(path)
+    assert (read(path, layout="teachers-by-inputs") == VOTES[:, :K]).all()
+    assert (read(path, layout="inputs-by-teachers") == VOTES[:, :K].T).all()
+    parquet.write_table(pyarrow.table({"id": list("vwxyz"), **columns}), path)
+    assert (read(path, keys="id") == VOTES[:, :K].T).all()  # the rows have keys, so they are the inputs
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["x", None], "a column without empty cells, got 'an empty one in row 1'"),
+        (["x", ""], "a column without empty cells"),
+        ([1.0, 2.0], "a column of text or integers, got 'double'"),
+        ([b"\xff", b"x"], "a column of text or integers, got 'binary'"),
+    ],
+)
+def test_keys_of_parquet_are_text_or_integers(keys: list[Any], message: str, tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    votes: dict[str, Any] = {"a": [2**60 + 1, None], "b": [2**60, 2**60], "c": [2**60, 2**60]}
+    parquet.write_table(pyarrow.table({"id": keys, **votes}), tmp_path / "v.parquet")
+    how: dict[str, Any] = {"teachers": 3, "classes": [str(2**60), str(2**60 + 1)], "missing": ["nan"]}
+    with pytest.raises(dt.InvalidArgument, match=message):
+        read(tmp_path / "v.parquet", keys="id", **how)
+    parquet.write_table(pyarrow.table({"id": [2**60 + 1, 7], **votes}), tmp_path / "v.parquet")
+    (batch,) = dt.VoteFile(tmp_path / "v.parquet", keys="id", **how)
+    assert (batch.keys, batch.votes.tolist()) == ([b"1152921504606846977", b"7"], [[1, -1], [0, 0], [0, 0]])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
-from darrm_torch.lightning import PrivacyReport, PrivateLabelDataModule
+from darrm_torch.lightning import PrivacyReport, PrivateLabelDataModule, StudentModule
 from darrm_torch.mechanisms.sampling import RandomBits
 
 QUERIES = 7
@@ -415,3 +415,53 @@ def test_two_spawned_processes(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     (machine if "machine" in sys.argv else spawn)(Path(sys.argv[1]))
+
+
+class Pooled(nn.Module):
+    """Takes what a tokenizer returns, and returns what a classifier of transformers returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        weight = attention_mask[..., None] / attention_mask.sum(dim=1)[:, None, None]
+        return {"logits": self.head((self.embedding(input_ids) * weight).sum(dim=1))}
+
+
+def padded(items: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """A batch as DataCollatorWithPadding makes it: as long as its longest item."""
+    longest = max(len(item["input_ids"]) for item in items)
+    rows = {name: [[*item[name], *[0] * (longest - len(item[name]))] for item in items] for name in items[0]}
+    return {name: torch.tensor(part) for name, part in rows.items()}
+
+
+def test_texts_of_any_length_are_labelled_once_and_train_a_student(tmp_path: Path) -> None:
+    lengths = [3, 7, 5, 2, 6, 4, 3, 5, 7, 2]
+    items = [{"input_ids": [*range(1, n + 1)], "attention_mask": [1] * n} for n in lengths]
+    items = [{**item, "input_ids": [number, *item["input_ids"][1:]]} for number, item in enumerate(items, 1)]
+    ensemble = dt.PrivateMajorityEnsemble([Pooled() for _ in range(3)], dt.NoiseFreeMajority())
+    for batch_size in (4, 3):  # other batches, other padding
+        data = PrivateLabelDataModule(ensemble, items, queries=8, batch_size=batch_size, collate_fn=padded)
+        student = StudentModule(Pooled())
+        trainer(tmp_path).fit(student, data)
+        assert ensemble.ledger.count == 8
+    assert sum(len(batch["input_ids"]) for batch in data.predict_dataloader()) == 10
+
+
+def test_mappings_of_tensors_and_keys_of_the_user(tmp_path: Path) -> None:
+    public = {"input_ids": torch.randint(1, 20, (6, 3)), "attention_mask": torch.ones(6, 3, dtype=torch.int64)}
+    ensemble = dt.PrivateMajorityEnsemble([Pooled()], dt.NoiseFreeMajority())
+    keys = [f"patient {number}".encode() for number in range(6)]
+    first = PrivateLabelDataModule(ensemble, public, queries=5, keys=keys, batch_size=2).label()
+    changed = {**public, "input_ids": public["input_ids"] + 0 * 1}
+    assert torch.equal(PrivateLabelDataModule(ensemble, changed, queries=5, keys=keys).label(), first)
+    assert ensemble.ledger.count == 5
+    trainer(tmp_path).fit(StudentModule(Pooled()), PrivateLabelDataModule(ensemble, public, queries=5, keys=keys))
+    for wrong, message in (
+        ({"keys": keys[:3]}, "keys must be one for each of the 6 public inputs"),
+        ({"public": {"a": torch.ones(3, 1), "b": torch.ones(2, 1)}}, "as many rows in each"),
+        ({"public": torch.tensor(1.0)}, "as many rows in each"),
+    ):
+        with pytest.raises(dt.InvalidArgument, match=message):
+            PrivateLabelDataModule(**{"ensemble": ensemble, "public": public, "queries": 1, **wrong})

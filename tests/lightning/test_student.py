@@ -249,7 +249,7 @@ def test_labels_of_other_classes_fail_at_the_first_batch(tmp_path: Path) -> None
     for labels in ((0, 9, 1), (0, -2)):
         with pytest.raises(dt.InvalidArgument, match=r"labels must be from -1 to 1.*classes=\.\.\."):
             fit(StudentModule(nn.Linear(3, 2)), data(*labels), tmp_path)
-    for backbone in (nn.Linear(3, 10), nn.Sequential(nn.Linear(3, 2), nn.Flatten(0)), nn.LSTM(3, 2)):
+    for backbone in (nn.Linear(3, 10), nn.Sequential(nn.Linear(3, 2), nn.Flatten(0)), nn.LSTM(3, 5)):
         with pytest.raises(dt.InvalidArgument, match=r"backbone must be one with outputs \(B, 2\), got "):
             fit(StudentModule(backbone), data(0, 1), tmp_path)
     student = StudentModule(nn.Linear(3, 2))

@@ -58,7 +58,9 @@ MECHANISMS = {
     "gnmax-label": lambda **seed: GNMax(sigma=5.0, delta=1e-4, teachers=K, classes=4, **seed),
     "noise-free": lambda **seed: NoiseFreeMajority(**seed),
     "self-bounding": lambda **seed: SelfBoundingPlurality(teachers=K, classes=4, allowance=2.5, **seed),
-    "self-bounding-sampled": lambda **seed: SelfBoundingPlurality(teachers=51, classes=10, allowance=3, **seed),
+    "self-bounding-sampled": lambda **seed: SelfBoundingPlurality(
+        teachers=51, classes=10, allowance=3, sample=11, **seed
+    ),
     "vote-private": lambda **seed: VotePrivatePlurality(teachers=K, classes=3, epsilon=0.8, **seed),
     "vote-private-sampled": lambda **seed: VotePrivatePlurality(
         teachers=51, classes=10, epsilon=0.8, sample=11, **seed
@@ -122,10 +124,10 @@ def drawn(mechanism, counts: np.ndarray, draws: int = 20_000) -> np.ndarray:
 @mechanisms
 def test_law_is_a_law(make) -> None:
     mechanism = make()
-    counts = some_counts(mechanism, 40)
+    counts = some_counts(mechanism, 15)
     law = mechanism.label_probabilities(counts)
     assert law.dtype == np.float64
-    assert law.shape[0] == 40
+    assert law.shape[0] == 15
     assert law.shape[1] - counts.shape[1] == (1 if isinstance(mechanism, ConfidentGNMax) else 0)
     assert law.min() >= 0
     np.testing.assert_allclose(law.sum(axis=1), 1.0, rtol=0, atol=1e-12)

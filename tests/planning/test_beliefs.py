@@ -118,6 +118,7 @@ def test_a_statement_says_who_wins() -> None:
     assert dt.plan(**ask, teacher_accuracy=0.9, plain_accuracy=0.9).best.name == "noise-free majority"
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=8)
 @given(epsilon=st.floats(0.05, 1.0), labels=st.sampled_from([1, 20]), overlap=st.integers(1, 5))
 def test_more_private_teachers_never_do_worse(epsilon: float, labels: int, overlap: int) -> None:

@@ -71,6 +71,7 @@ def test_the_table_of_the_theory(epsilon: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_rows_keep_the_total_and_say_what_they_rest_on(pooled: Design) -> None:
     one, disjoint, four, wide = pooled.rows
     for row in pooled.rows:
@@ -129,6 +130,7 @@ def test_silos_gain_nothing_from_secrecy() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_as_json(pooled: Design) -> None:
     plain = json.loads(json.dumps(pooled.to_dict()))
     assert plain["total"] == [1.0, 1e-5]
@@ -141,6 +143,7 @@ def test_as_json(pooled: Design) -> None:
     assert all(isinstance(paragraph, str) for paragraph in plain["advice"])
 
 
+@pytest.mark.slow
 def test_a_design_is_frozen(pooled: Design) -> None:
     with pytest.raises(FrozenInstanceError):
         pooled.records = 3

@@ -22,6 +22,7 @@ from darrm_torch import (
 )
 from darrm_torch.planning.builders import by_strength
 from darrm_torch.planning.families import FAMILIES, Family
+from tests.planning.helpers import check_plan_of_many_classes
 
 POINT = PrivacyGuarantee(epsilon=0.1, delta=1e-5)
 NAMES = {
@@ -41,9 +42,10 @@ NAMES = {
     ("ask", "best"),
     [
         ({"overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)}, "vote-private table"),
-        (
+        pytest.param(
             {"overlap": 1, "labels": 100, "total_target": PrivacyGuarantee(epsilon=8.0, delta=1e-5)},
             "GNMax, calibrated on the label",
+            marks=pytest.mark.slow,
         ),
         ({"teacher": POINT, "label_target": PrivacyGuarantee(epsilon=0.3, delta=3e-5)}, "self-bounding plurality"),
         (
@@ -89,6 +91,7 @@ def test_the_best_for_each_situation(ask: dict[str, Any], best: str) -> None:
                     assert total.epsilon >= 0.99 * target.epsilon  # as strong as it may be
     accuracies = [round(row.accuracy, 3) for row in meeting]
     assert accuracies == sorted(accuracies, reverse=True)
+    check_plan_of_many_classes(answer)
 
 
 def test_what_is_not_possible_says_why() -> None:

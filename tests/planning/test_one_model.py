@@ -11,7 +11,7 @@ import darrm_torch as dt
 RUN = (4.0, 1 / 35, 175)
 
 
-@pytest.mark.parametrize("overlap", [1, 11])
+@pytest.mark.parametrize("overlap", [pytest.param(1, marks=pytest.mark.slow), 11])
 def test_the_noise_of_one_model_keeps_the_target(overlap: int) -> None:
     target = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
     teacher = dt.PrivacyProfile.from_dp_sgd([RUN])
@@ -25,6 +25,8 @@ def test_the_noise_of_one_model_keeps_the_target(overlap: int) -> None:
     assert one.relative_noise == one.ensemble_noise / one.noise_multiplier
     assert answer.to_dict()["one_model"]["relative_noise"] == one.relative_noise
     assert "One private model instead" in str(answer)
+    for purpose in ("records that cannot be pooled", "teachers that exist", "unlike models", "disagreement"):
+        assert purpose in str(one)
     assert "no more noise" in str(one) if overlap == 11 else "less noise" in str(one)
 
 

@@ -15,6 +15,7 @@ from darrm_torch.planning.presentation import round_down
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
 
+@pytest.mark.slow
 def test_the_text_fits_80_columns_and_the_dictionary_is_json() -> None:
     target = PrivacyGuarantee(epsilon=0.1, delta=1e-4)
     answer = dt.plan(teachers=11, teacher=PAPER, labels=20, label_target=target, total_target=target)
@@ -39,7 +40,15 @@ TWO_POINTS = (PrivacyGuarantee(epsilon=0.1, delta=1e-5), PrivacyGuarantee(epsilo
     [
         {"teachers": 1, "label_target": PrivacyGuarantee(epsilon=1e-9, delta=1e-12)},
         {"teachers": 3, "teacher": PrivacyGuarantee(epsilon=2.0), "label_target": PrivacyGuarantee(epsilon=3.0)},
-        {"teachers": 3, "classes": 4, "labels": 10**6, "total_target": PrivacyGuarantee(epsilon=123.456, delta=1e-9)},
+        pytest.param(
+            {
+                "teachers": 3,
+                "classes": 4,
+                "labels": 10**6,
+                "total_target": PrivacyGuarantee(epsilon=123.456, delta=1e-9),
+            },
+            marks=pytest.mark.slow,
+        ),
         {
             "teachers": 3,
             "teacher": PrivacyProfile.from_guarantee(*TWO_POINTS),

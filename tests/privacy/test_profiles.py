@@ -260,8 +260,17 @@ def test_the_default_points_hold_and_include_epsilon_zero():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("history", [(12.0, 1 / 35, 175), (1.0, 0.02, 500), (4.0, 0.05, 400)])
-@pytest.mark.parametrize("delta", [1e-4, 1e-6])
+@pytest.mark.parametrize(
+    ("delta", "history"),
+    [
+        (1e-4, (12.0, 1 / 35, 175)),
+        (1e-6, (1.0, 0.02, 500)),
+        pytest.param(1e-4, (1.0, 0.02, 500), marks=pytest.mark.long),
+        pytest.param(1e-4, (4.0, 0.05, 400), marks=pytest.mark.long),
+        pytest.param(1e-6, (12.0, 1 / 35, 175), marks=pytest.mark.long),
+        pytest.param(1e-6, (4.0, 0.05, 400), marks=pytest.mark.long),
+    ],
+)
 def test_four_points_gain_nearly_what_eight_do(history, delta):
     from darrm_torch import IndependentVotes, optimize_noise
 

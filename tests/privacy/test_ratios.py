@@ -32,11 +32,11 @@ def test_gaussian(mu, steps):
     "history",
     [
         [(12.0, 1 / 35, 175)],
-        [(1.0, 0.05, 100)],
-        [(0.5, 0.001, 1000)],
-        [(1.1, 0.01, 10000)],
         [(2.0, 0.1, 30), (5.0, 1.0, 3)],
         [(0.4, 0.9, 5)],
+        pytest.param([(1.0, 0.05, 100)], marks=pytest.mark.slow),
+        pytest.param([(0.5, 0.001, 1000)], marks=pytest.mark.slow),
+        pytest.param([(1.1, 0.01, 10000)], marks=pytest.mark.slow),
     ],
 )
 def test_dp_sgd_agrees_with_dp_accounting(history):

@@ -115,6 +115,25 @@ def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {row.numpy().tobytes() for row in private}.isdisjoint(row.numpy().tobytes() for row in public)
 
 
+@pytest.mark.slow
+def test_votes_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two worker processes write the parts; a block that is written again costs nothing and changes nothing."""
+    pytest.importorskip("distributed")
+    pytest.importorskip("pyarrow")
+    cluster, how = recipe("10_votes_on_a_cluster"), {"blocks": 3, "rows": 500, "epochs": 8}
+    assert cluster.main(tmp_path, **how) > 0.5
+    assert "Released: 1500 labels, by NoiseFreeMajority from 7 teachers" in capsys.readouterr().out
+    parts, labels = sorted((tmp_path / "votes").iterdir()), (tmp_path / "labels.csv").read_bytes()
+    assert [part.name for part in parts] == [f"part-{block:04d}.parquet" for block in range(3)]
+    votes = parts[1].read_bytes()
+    parts[1].unlink()
+    cluster.write_votes(1, rows=500, files=sorted((tmp_path / "teachers").glob("*.pt")), folder=tmp_path / "votes")
+    assert parts[1].read_bytes() == votes
+    (tmp_path / "votes" / ".part-0009.parquet").touch()  # of a worker that was killed
+    file = dt.VoteFile(tmp_path / "votes", teachers=7, classes=10, keys="id")
+    assert (len(file), labels.count(b"\n")) == (1500, 1501)
+
+
 def test_fresh_votes_compose(capsys: pytest.CaptureFixture[str]) -> None:
     fresh = recipe("08_fresh_votes")
     results = fresh.main(hospitals=11)
@@ -185,6 +204,7 @@ def test_a_student_of_true_labels_asks_nobody() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not data.DEBIAN_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_semi_supervised_students_are_better_than_their_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's task, 100 labels at m = 3: above the labels, and near a student of as many true ones."""
@@ -206,3 +226,21 @@ def test_semi_supervised_students_are_better_than_their_labels(tmp_path: Path, m
     private, true = results["FixMatch"]["darrm-optimal"], results["supervised"]["true"]
     assert np.mean(private["student"]) > np.mean(private["labels"])
     assert np.mean(private["student"]) > np.mean(true["student"]) - 0.015
+
+
+@pytest.mark.slow
+def test_federated_hospitals() -> None:
+    """One split: every method runs, patients keep their epsilon, and hospitals together beat one alone."""
+    pytest.importorskip("statsmodels")
+    pytest.importorskip("cryptography")
+    hospitals = recipe("09_federated_hospitals")
+    study = hospitals.split(0)
+    people = [set(rows) for rows in study.hospitals]
+    assert len(set.union(*people)) == 3612
+    assert max(sum(one in rows for rows in people) for one in set.union(*people)) == hospitals.OVERLAP
+    assert not set.union(*people) & {*study.known, *study.public, *study.test}
+    rows = hospitals.main(epsilons=(4.0,), seeds=1)
+    assert all(row["epsilon"] <= 4.0 for row in rows)
+    accuracy = [row["balanced_accuracy"][0] for row in rows]
+    assert min(accuracy[2:6]) > 0.6
+    assert [row["rounds"] for row in rows] == [0, 0, 1, 1, 10, 40, 10]

@@ -161,7 +161,12 @@ def test_agreement_by_enumerating_every_vote(one_label: dict[str, dt.Strategy]) 
 
 @pytest.mark.parametrize(
     ("equal", "case"),
-    [*zip(strategies.EQUAL, (CASE, strategies.Case(teachers=13, overlap=13)), strict=True)],
+    [
+        pytest.param(equal, case, marks=marks)
+        for equal, case, marks in zip(
+            strategies.EQUAL, (CASE, strategies.Case(teachers=13, overlap=13)), ((), pytest.mark.slow), strict=True
+        )
+    ],
 )
 def test_what_is_shown_as_keeping_the_guarantee_is_proven_to(equal: str, case: strategies.Case) -> None:
     labels, target = strategies.EQUAL[equal]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.teachers.dp_sgd import train_teacher
@@ -40,9 +41,8 @@ def test_steps_are_those_of_opacus(classes: int) -> None:
     """Whole batches and next to no noise: the weights are those of the library's training, clipping included."""
     inputs, labels = records(40, 6, classes)
     settings = dt.TrainingSettings(noise_multiplier=1e-7, batch_size=50, epochs=7, learning_rate=3.0)
-    record = train_teacher(
-        partial(FromZero, 6, classes), inputs, labels, shard_size=50, settings=settings, seeds=(1, 2)
-    )
+    data = TensorDataset(inputs, labels)
+    record = train_teacher(partial(FromZero, 6, classes), data, shard_size=50, settings=settings, seeds=(1, 2))
     model = linear.LinearModel(rows=np.arange(40), noise=1e-7, learning_rate=3.0, size=50)
     empty = linear.LinearModel(rows=np.arange(0), noise=1e-7, learning_rate=3.0, size=50)
     ours, nothing = linear.train(inputs, labels, [model, empty], classes=classes, sample_rate=1.0, steps=7, seed=3)
@@ -133,6 +133,7 @@ def test_learning_rates_are_the_best_on_the_public_data() -> None:
     assert study.parts(("5v8", "0v6"), (1, 2)) == [("5v8", 1), ("0v6", 1), ("5v8", 2), ("0v6", 2)]
 
 
+@pytest.mark.slow
 @fashion_mnist
 def test_a_small_study_resumes_and_reports_what_is_missing(tmp_path: Path) -> None:
     designs = tuple(one for one in study.DESIGNS if one.teachers in (1, 5))
@@ -157,6 +158,7 @@ def test_a_small_study_resumes_and_reports_what_is_missing(tmp_path: Path) -> No
     assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @fashion_mnist
 def test_a_small_comparison_keeps_what_it_says(tmp_path: Path) -> None:
     rows = comparison.rows()

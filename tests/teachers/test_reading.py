@@ -433,7 +433,9 @@ def test_batches_drawn_by_several_processes_are_refused_unless_named(teacher, mo
     assert any("processes that drew the batches" in note for note in reading.notes)
 
 
-@pytest.mark.parametrize("rate", [1e-6, 3e-5, 0.1, 1 / 35, 0.5, 1.0])
+@pytest.mark.parametrize(
+    "rate", [1e-6, 0.1, 1.0, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (3e-5, 1 / 35, 0.5))]
+)
 def test_the_24_bits_of_a_sampler_are_accounted_for(rate):
     """Counted: the multiples of 2**-24 that Torch finds below the rate."""
     accounted = read_privacy([(1.0, rate, 1)]).dp_sgd[0][1]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch import (
@@ -29,7 +32,7 @@ from darrm_torch import (
 from darrm_torch.errors import DarrmError
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
-from darrm_torch.teachers.training import _data_digest
+from darrm_torch.teachers.records import data_digest
 from tests.teachers.helpers import build, some_data, zeros
 
 
@@ -38,8 +41,7 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     everyone = [np.arange(60)] * 3
     arguments = {
         "build_model": zeros,
-        "inputs": inputs,
-        "labels": labels,
+        "dataset": TensorDataset(inputs, labels),
         "shards": everyone,
         "shard_size": 60,
         "settings": TrainingSettings(batch_size=20, epochs=1),
@@ -72,8 +74,7 @@ def test_files_of_another_format(tmp_path: Path) -> None:
     inputs, labels = some_data(20)
     arguments = {
         "build_model": zeros,
-        "inputs": inputs,
-        "labels": labels,
+        "dataset": TensorDataset(inputs, labels),
         "shards": [np.arange(20)] * 2,
         "shard_size": 20,
         "settings": TrainingSettings(batch_size=20, epochs=1),
@@ -108,8 +109,7 @@ def test_a_folder_goes_on_with_the_same_data_and_shards_only(tmp_path: Path) -> 
         return train_teachers(
             tmp_path,
             build_model=zeros,
-            inputs=inputs.flip(0) if moved else inputs,
-            labels=labels,
+            dataset=TensorDataset(inputs.flip(0) if moved else inputs, labels),
             shards=assign_shards(60, teachers=2, insecure_seed=seed),
             shard_size=30,
             settings=TrainingSettings(batch_size=20, epochs=1),
@@ -127,13 +127,11 @@ def test_a_folder_goes_on_with_the_same_data_and_shards_only(tmp_path: Path) -> 
     train(2)  # nothing is left of the others
 
 
-def test_unequal_lengths_are_refused(tmp_path: Path) -> None:
+def test_positions_outside_the_data_are_refused(tmp_path: Path) -> None:
     inputs, labels = some_data(4)
     rest = {"build_model": build, "shard_size": 4, "settings": TrainingSettings(), "progress": False}
-    with pytest.raises(InvalidArgument, match="labels must be as long as inputs"):
-        train_teachers(tmp_path, inputs=inputs, labels=labels[:2], shards=[np.arange(4)], **rest)
     with pytest.raises(InvalidArgument, match="each shard must be different positions"):
-        train_teachers(tmp_path, inputs=inputs, labels=labels, shards=[np.arange(9)], **rest)
+        train_teachers(tmp_path, dataset=TensorDataset(inputs, labels), shards=[np.arange(9)], **rest)
 
 
 TRAINS_FOR_MINUTES = """
@@ -142,6 +140,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 from darrm_torch import TrainingSettings, train_teachers
 
 def build():
@@ -151,8 +150,7 @@ if __name__ == "__main__":
     train_teachers(
         Path(sys.argv[1]),
         build_model=build,
-        inputs=torch.rand(2000, 4),
-        labels=torch.zeros(2000, dtype=torch.int64),
+        dataset=TensorDataset(torch.rand(2000, 4), torch.zeros(2000, dtype=torch.int64)),
         shards=[np.arange(2000)] * 4,
         shard_size=2000,
         settings=TrainingSettings(batch_size=1, epochs=50),
@@ -196,17 +194,17 @@ def members(group: int) -> list[int]:
 
 def test_damaged_and_foreign_files_are_named(tmp_path: Path) -> None:
     inputs, labels = some_data(8)
-    arguments = {"build_model": build, "inputs": inputs, "labels": labels, "shards": [np.arange(8)], "progress": False}
+    records = TensorDataset(inputs, labels)
+    arguments = {"build_model": build, "dataset": records, "shards": [np.arange(8)], "progress": False}
     setting = TrainingSettings(epochs=1)
     (tmp_path / "teacher-000.pt").write_bytes(b"junk")
     with pytest.raises(InvalidArgument, match=r"teacher-000\.pt must be a teacher's file.* Use another"):
         train_teachers(tmp_path, shard_size=8, settings=setting, **arguments)
-    torch.save(
-        train_teacher(build, inputs, labels, shard_size=8, settings=setting, seeds=(1, 2)), tmp_path / "teacher-000.pt"
-    )
+    record = train_teacher(build, records, shard_size=8, settings=setting, seeds=(1, 2))
+    torch.save(record, tmp_path / "teacher-000.pt")
     with pytest.raises(InvalidArgument, match="teachers of others"):  # nothing says what it was trained on
         train_teachers(tmp_path, shard_size=8, settings=setting, **arguments)
-    (tmp_path / "private" / "teacher-data.sha256").write_text(_data_digest(inputs, labels, [np.arange(8)]))
+    (tmp_path / "private" / "teacher-data.sha256").write_text(data_digest(records, [np.arange(8)]))
     assert train_teachers(tmp_path, shard_size=8, settings=setting, **arguments) == [tmp_path / "teacher-000.pt"]
     with pytest.raises(InvalidArgument, match="other settings"):
         train_teachers(tmp_path, shard_size=8, settings=setting, secure=True, **arguments)
@@ -226,7 +224,7 @@ def test_faulty_records_are_trained_without_a_word(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         files = train_teachers(
-            tmp_path, build_model=build, inputs=inputs, labels=labels, shards=[np.arange(20)], shard_size=20,
+            tmp_path, build_model=build, dataset=TensorDataset(inputs, labels), shards=[np.arange(20)], shard_size=20,
             settings=TrainingSettings(batch_size=10, epochs=1), workers=1, progress=False,
         )  # fmt: skip
     dt.load_teacher(files[0], build())  # refuses weights that are not finite
@@ -252,8 +250,7 @@ def test_a_failed_training_shows_no_record(tmp_path: Path) -> None:
         train_teachers(
             tmp_path,
             build_model=Picky,
-            inputs=inputs,
-            labels=labels,
+            dataset=TensorDataset(inputs, labels),
             shards=assign_shards(60, teachers=2),
             shard_size=30,
             settings=TrainingSettings(batch_size=30, epochs=3),
@@ -273,8 +270,7 @@ def allocated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     inputs, labels = some_data(3)
     arguments = {
         "build_model": build,
-        "inputs": inputs,
-        "labels": labels,
+        "dataset": TensorDataset(inputs, labels),
         "shards": assign_shards(3, teachers=5, private_folder=folder / "private"),
         "shard_size": 60,
         "settings": TrainingSettings(batch_size=20, epochs=2, noise_multiplier=4.0),
@@ -301,6 +297,22 @@ def test_empty_shards_train_and_cost_the_same(allocated: tuple[Path, dict[str, A
     assert total.epsilon < 0.6 * profiles[0].epsilon(1e-4)
 
 
+def test_no_teacher_of_a_finished_training_is_trained_again(allocated: tuple[Path, dict[str, Any]]) -> None:
+    """A second try at one teacher would be a choice by its results."""
+    folder, arguments = allocated
+    file = folder / "teachers" / "teacher-002.pt"
+    content = file.read_bytes()
+    again = arguments | {"shards": assign_shards(3, teachers=5, private_folder=folder / "private")}
+    for shards in (arguments, again):
+        file.unlink()
+        with pytest.raises(
+            InvalidArgument, match=r"all teachers of a finished training, got '1 fewer'.*Put the files back"
+        ):
+            train_teachers(folder / "teachers", **shards)
+        file.write_bytes(content)
+        assert file in train_teachers(folder / "teachers", **shards)
+
+
 def test_a_second_training_on_the_same_shards_is_priced_without_the_allocation(
     allocated: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -322,15 +334,14 @@ def test_trainings_without_secret_noise_have_no_allocation(
     assert shards.allocation_for("another")[0] is not None  # nothing was used up
 
 
-@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize("drawn", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_total_sets_the_noise(drawn: bool, tmp_path: Path) -> None:
     inputs, labels = some_data(60)
     target = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
     files = train_teachers(
         tmp_path,
         build_model=build,
-        inputs=inputs,
-        labels=labels,
+        dataset=TensorDataset(inputs, labels),
         shards=assign_shards(60, teachers=3) if drawn else [np.arange(60)] * 3,
         shard_size=20,
         settings=TrainingSettings(batch_size=10, epochs=1),
@@ -349,8 +360,7 @@ def test_a_total_sets_the_noise(drawn: bool, tmp_path: Path) -> None:
         train_teachers(
             tmp_path / "slices",
             build_model=build,
-            inputs=inputs,
-            labels=labels,
+            dataset=TensorDataset(inputs, labels),
             shards=contiguous_shards(60, teachers=3),
             shard_size=20,
             settings=TrainingSettings(),
@@ -364,6 +374,7 @@ from pathlib import Path
 import torch
 import darrm_torch as dt
 from torch import nn
+from torch.utils.data import TensorDataset
 
 def build():
     return nn.Linear(4, 2)
@@ -382,7 +393,8 @@ if __name__ == "__main__":
     shards = dt.assign_shards(records, teachers=3, private_folder=Path("private"))
     os.urandom = system
     settings = dt.TrainingSettings(batch_size=10, epochs=2)
-    files = dt.train_teachers(folder, build_model=build, inputs=inputs, labels=labels, shards=shards, shard_size=20,
+    records = TensorDataset(inputs, labels)
+    files = dt.train_teachers(folder, build_model=build, dataset=records, shards=shards, shard_size=20,
                               settings=settings, workers=1)
     for profile in dt.read_teachers(folder, accept=["seeds"]):
         print(profile, profile.reading.notes, profile.reading.allocation, profile.reading.shard)
@@ -427,8 +439,7 @@ def test_only_the_owner_can_read_teachers_under_any_umask(tmp_path: Path, mask: 
         train_teachers(
             tmp_path / "new" / "teachers",
             build_model=zeros,
-            inputs=inputs,
-            labels=labels,
+            dataset=TensorDataset(inputs, labels),
             shards=contiguous_shards(12, teachers=1),
             shard_size=12,
             settings=TrainingSettings(batch_size=12, epochs=1),
@@ -450,11 +461,97 @@ def test_a_name_stays_in_its_folder(tmp_path: Path, name: str) -> None:
         train_teachers(
             tmp_path / "teachers",
             build_model=zeros,
-            inputs=inputs,
-            labels=labels,
+            dataset=TensorDataset(inputs, labels),
             shards=contiguous_shards(12, teachers=1),
             shard_size=12,
             settings=TrainingSettings(batch_size=12, epochs=1),
             name=name,
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_any_executor_trains_the_same_teachers(tmp_path: Path) -> None:
+    inputs, labels = some_data(60)
+    arguments = {
+        "build_model": build,
+        "dataset": TensorDataset(inputs, labels),
+        "shards": [np.arange(20), np.arange(20, 60), np.arange(0)],
+        "shard_size": 20,
+        "settings": TrainingSettings(batch_size=10, epochs=2),
+        "insecure_seed": 1,
+        "progress": False,
+    }
+    here = train_teachers(tmp_path / "here", workers=1, **arguments)
+    with ThreadPoolExecutor(2) as threads:  # which share one generator of Torch
+        there = train_teachers(tmp_path / "there", executor=threads, workers=2, **arguments)
+    for one, other in zip(here, there, strict=True):
+        states = [torch.load(file, weights_only=True)["module_state_dict"]["1.weight"] for file in (one, other)]
+        assert torch.equal(*states)
+        assert other.stat().st_mode & 0o777 == 0o600
+    assert len({file.stat().st_mtime_ns for file in there}) == 1
+
+
+def noted(folder: Path) -> nn.Module:
+    """A network; leaves a file that says which process trains it."""
+    (folder / f"{time.monotonic_ns()}-{os.getpid()}").touch()
+    return nn.Sequential(nn.Linear(4, 2))
+
+
+def starts(folder: Path) -> list[int]:
+    processes = [int(file.name.split("-")[1]) for file in sorted(folder.iterdir())]
+    return [process for process in processes if process != os.getpid()]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_dask_trains_the_teachers_of_a_killed_worker_again(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    noting, teachers = tmp_path / "starts", tmp_path / "teachers"
+    noting.mkdir()
+    inputs, labels = some_data(60)
+    inputs[7] = 0.123456
+    records = TensorDataset(inputs, labels)
+    shards = assign_shards(60, teachers=6, private_folder=tmp_path / "private")
+    options = {"shards": shards, "shard_size": 10, "progress": False, "private_folder": tmp_path / "private"}
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path / "workers")
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        ThreadPoolExecutor(1) as background,
+    ):
+        executor = client.get_executor()
+        training = background.submit(
+            train_teachers,
+            teachers,
+            build_model=partial(noted, noting),
+            dataset=records,
+            settings=TrainingSettings(batch_size=1, epochs=25),
+            executor=executor,
+            **options,
+        )
+        deadline = time.monotonic() + 300
+        while not 4 <= len(starts(noting)) == len([*teachers.glob("*.pt")]) + 2:  # all but the two that are running
+            assert not training.done()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(starts(noting)[-1], signal.SIGKILL)
+        files = training.result(timeout=300)
+        assert len(starts(noting)) == 6 + 1
+        profiles = read_teachers(files)
+        assert recorded_allocation(profiles) == shards.allocation
+        assert len({file.stat().st_mtime_ns for file in files}) == 1
+        with pytest.raises(DarrmError, match=r"a training failed\. The reason is in "):
+            train_teachers(
+                tmp_path / "failing",
+                build_model=Picky,
+                dataset=TensorDataset(inputs.index_fill(0, torch.tensor([7]), 7.0), labels),
+                settings=TrainingSettings(batch_size=10, epochs=2),
+                executor=executor,
+                **options,
+            )
+        logs = repr((cluster.get_logs(), client.get_worker_logs(), client.get_scheduler_logs()))
+    assert "a record with a 7 in it" in (tmp_path / "private" / "failed-training.txt").read_text()
+    assert not any(word in logs for word in ("a record with", "tensor(", "0.123", "Traceback"))
+    left = [file for file in (tmp_path / "workers").rglob("*") if file.is_file()]
+    assert not any(b"0.123" in file.read_bytes() or file.stat().st_size > 1000 for file in left), left

@@ -1,0 +1,57 @@
+"""A network as a site's teacher: copied, frozen, and voting by the rules of the ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ..arguments import checked
+from ..arrays import IntArray
+from ..errors import InvalidArgument
+from ..labels.identity import checked_inputs
+from ..labels.voting import VotingTeachers, class_numbers
+from ..mechanisms.noise_free import NoiseFreeMajority
+from ..teachers.checkpoints import weights_digest
+
+__all__ = ["LocalTeacher"]
+
+
+class LocalTeacher:
+    """A classifier that votes at a site: a copy without its Opacus wrapper, frozen and in eval mode.
+
+    The class of the largest logit is the vote. Where a logit is NaN, the vote is for the first class.
+
+    Args:
+        model: a classifier ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
+        classes: the numbers of the logits that compete, or how many; ``None``: all.
+
+    Attributes:
+        digest: of the weights.
+
+    >>> teacher = LocalTeacher(nn.Linear(4, 2))
+    >>> teacher.vote(torch.zeros(3, 4)).shape
+    (3,)
+    """
+
+    @checked
+    def __init__(self, model: nn.Module, *, classes: Sequence[int] | int | None = None) -> None:
+        self._voting = VotingTeachers([model], classes=class_numbers(classes), mechanism=NoiseFreeMajority())
+        self.digest = weights_digest(model)
+
+    def vote(self, inputs: Tensor | npt.NDArray[Any]) -> IntArray:
+        """Votes ``(B,)`` int64.
+
+        Raises:
+            InvalidArgument: inputs that the network does not take.
+        """
+        try:
+            questions = checked_inputs(torch.as_tensor(inputs))
+        except (TypeError, ValueError, RuntimeError) as error:  # arrays of objects, lists of unequal rows
+            raise InvalidArgument("inputs", "an array (B, ...) of finite numbers", inputs, str(error)) from None
+        self._voting.check(questions, [0])
+        votes: IntArray = self._voting.votes(questions, [0])[0].numpy()
+        return votes

@@ -1,0 +1,96 @@
+"""The ways in which gradients are clipped and summed are the same DP-SGD."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from darrm_torch import TrainingSettings
+from darrm_torch.teachers.dp_sgd import train_teacher
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 2), nn.GroupNorm(1, 3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
+
+
+def records(count: int = 60, scale: float = 1.0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(scale * torch.randn(count, 1, 4, 4, generator=generator), torch.arange(count) % 2)
+
+
+SETTINGS = TrainingSettings(noise_multiplier=0.5, batch_size=20, epochs=2, learning_rate=0.5)
+
+
+def weights(data: Any, settings: TrainingSettings, build: Any = network, secure: bool = False) -> dict[str, Tensor]:
+    record = train_teacher(build, data, shard_size=60, settings=settings, seeds=(1, 2), secure=secure)
+    assert record["privacy_accountant_state_dict"]["history"] == [(settings.noise_multiplier, 1 / 3, 6)]
+    state: dict[str, Tensor] = record["module_state_dict"]
+    return state
+
+
+def assert_alike(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    for name, weight in one.items():
+        assert torch.allclose(weight, other[name], atol=2e-5), name
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+@pytest.mark.parametrize("part", [None, 7])
+def test_modes_and_physical_batches_change_nothing(mode: Any, part: int | None) -> None:
+    changed = replace(SETTINGS, grad_sample_mode=mode, max_physical_batch_size=part)
+    for data in (records(), records(count=2)):  # also batches without records
+        assert_alike(weights(data, SETTINGS), weights(data, changed))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("part", [None, 3])
+@pytest.mark.parametrize("bad", [float("nan"), 3e38])
+def test_a_record_that_is_not_finite_contributes_zero(mode: Any, part: int | None, bad: float) -> None:
+    settings = replace(SETTINGS, grad_sample_mode=mode, max_physical_batch_size=part)
+    build = partial(nn.Sequential, nn.Flatten(), nn.Linear(16, 2, bias=False))
+    spoiled, cleaned = records(), records()
+    spoiled.tensors[0][3] = bad
+    cleaned.tensors[0][3] = 0.0  # without a bias, its gradient is zero
+    assert_alike(weights(spoiled, settings, build), weights(cleaned, settings, build))
+
+
+def zero_network() -> nn.Module:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+@pytest.mark.parametrize("part", [None, 2])
+def test_one_record_moves_the_sum_by_the_bound_at_most(mode: Any, part: int | None) -> None:
+    """One step on all records, with next to no noise: neighbours differ by the gradient of one record, clipped."""
+    settings = TrainingSettings(
+        noise_multiplier=1e-6, max_grad_norm=0.25, batch_size=60, epochs=1, learning_rate=60.0,
+        grad_sample_mode=mode, max_physical_batch_size=part,
+    )  # fmt: skip
+    more = [
+        train_teacher(zero_network, records(count, 50.0), shard_size=60, settings=settings, seeds=(1, 2))
+        for count in (8, 9)
+    ]
+    one, other = (torch.cat([part.flatten() for part in record["module_state_dict"].values()]) for record in more)
+    assert float((one - other).norm()) == pytest.approx(0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_secure_noise_has_the_declared_size(mode: Any) -> None:
+    """Without records only noise moves the weights: 8,000 of them, so 5 standard errors are 4 per cent."""
+    build = partial(nn.Linear, 4000, 2, bias=False)
+    data = TensorDataset(torch.zeros(0, 4000), torch.zeros(0, dtype=torch.int64))
+    settings = TrainingSettings(
+        noise_multiplier=2.0, max_grad_norm=0.5, batch_size=60, epochs=1, learning_rate=60.0, grad_sample_mode=mode
+    )
+    record = train_teacher(build, data, shard_size=60, settings=settings, seeds=(1, 2), secure=True)
+    torch.manual_seed(1)
+    start = build().weight.detach()
+    assert float((record["module_state_dict"]["weight"] - start).std()) == pytest.approx(1.0, rel=0.04)
