@@ -20,6 +20,7 @@ FULL: dict[str, dict[str, Any]] = {
     "ledger": {"labels": 100_000, "batch": 1000, "processes": 2},
     "labelling": {"items": 1_000_000, "images": 10_000, "repeat": 3},
     "teachers": {"teachers": 11, "shard": 1090, "repeat": 3},
+    "backbones": {"heads": 20, "teachers": 100, "inputs": 2000, "repeat": 3},
     "plurality": {"cases": ("C=10, K=11", "C=3, K=51", "C=10, s=16", "C=10, s=18"), "repeat": 3},
     "planner": {"settings": "settings"},
     "beliefs": {
@@ -35,6 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "certificate": {"sizes": (11, 41, 101), "repeat": 3},
     "ledger": {"labels": 5000, "batch": 1000, "processes": 2},
     "labelling": {"items": 10_000, "images": 1000, "repeat": 1},
+    "backbones": {"heads": 5, "teachers": 3, "inputs": 50, "repeat": 1},
     "plurality": {"cases": ("C=10, K=11",), "repeat": 3},
     "beliefs": {"teachers": ((5, 5, 6.0),), "data": BUNDLED_DATA, "shares": (0.3,)},
 }
@@ -125,6 +127,15 @@ BOUNDS: tuple[Bound, ...] = (
     *(
         Bound(benchmark="plurality", case=f"C=10, K=11, m={allowance}", ratio="accuracy_at_0.7", at_least=least)
         for allowance, least in ((1, 0.69), (2, 0.87), (3, 0.94), (5, 0.98))
+    ),
+    Bound(benchmark="backbones", case="20 heads on one ResNet-18", ratio="memory", at_most=1.15, sizes=("full",)),
+    Bound(
+        benchmark="backbones", case="20 heads on one ResNet-18", ratio="times_one_pass", at_most=1.3, sizes=("full",)
+    ),
+    *(
+        Bound(benchmark="backbones", case=f"{case} in files, {inputs} inputs", ratio=ratio, at_most=most, sizes=(size,))
+        for case, inputs, size in (("100 ResNet-18", 2000, "full"), ("3 ResNet-18", 50, "small"))
+        for ratio, most in (("more_mib", 200), ("charged_per_input", 1))
     ),
     Bound(benchmark="planner", case="largest", ratio="regret", at_most=0.01, sizes=("full",)),
     Bound(benchmark="beliefs", case="BetaVotes(1.6, 0.4)", ratio="most_lost", at_most=0.01),

@@ -110,6 +110,8 @@ def _shown(value: Any) -> str:
 
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
     """``value`` as ``int`` in ``[low, high]``, otherwise :class:`InvalidArgument`. Booleans and floats are refused."""
+    if type(value) is int and low <= value and (high is None or value <= high):
+        return value  # the usual case, without the words for the others
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or getattr(value, "ndim", False):
         raise InvalidArgument(name, expected, value, cure)

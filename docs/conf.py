@@ -36,7 +36,7 @@ nitpick_ignore_regex = [
 # Internal names that docstrings mention.
 _INNER = (
     "AnyVotes Belief Charge FloatArray IntArray LabelProfile NoiseFree NoisyCounts PricedMechanism ProtectedUnit "
-    "PureLabels Standings VoteTable _Table gamma_digest smooth_release_renyi split_votes"
+    "Ed25519PrivateKey PureLabels Standings VoteTable _Table gamma_digest smooth_release_renyi split_votes"
 )
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.[\w.]+\.)?{name}") for name in _INNER.split()]
 

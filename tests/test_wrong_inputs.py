@@ -261,6 +261,14 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateLabeler.spending_from": lambda: (labeler(), {"ledger": dt.PrivacyLedger()}),
     "PrivateLabeler.total_privacy": lambda: (labeler(), {"labels": 2}),
     "PrivateLabeler.privacy_report": lambda: (labeler(), {"as_dict": True}),
+    "StoredTeacher": lambda: {"file": PLACES["weights"], "build_model": network},
+    "StoredTeacher.vote": lambda: (dt.StoredTeacher(PLACES["weights"], network), {"inputs": torch.zeros(2, 4)}),
+    "label_loader": lambda: {
+        "labeler": dt.PrivateLabeler(dt.NoiseFreeMajority(), teachers=[Site()], classes=2, ledger=dt.PrivacyLedger()),
+        "loader": [torch.zeros(2, 4), torch.ones(2, 4)],
+        "private_folder": PLACES["votes-folder"],
+        "progress": False,
+    },
     "RandomizedVotes": lambda: {"teacher": Site(), "classes": 2, "epsilon": 1.0, "ledger": site_ledger()},
     "RandomizedVotes.vote": lambda: (
         dt.RandomizedVotes(Site(), classes=2, epsilon=1.0, ledger=site_ledger()),
@@ -556,6 +564,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("*", "initial"): "None, {}, {'a': 1}, module",
     ("read_privacy", "module"): "None, {}, {'a': 1}, module",
     ("read_privacy", "data_loader"): "None",
+    ("label_loader", "loader"): "*",  # a tensor holds batches, too, and this voter takes any
     ("read_privacy", "optimizer"): "*",  # a history has no engine that could know its optimizer
     ("lightning.FixMatch", "weak"): "class, module",
     ("lightning.FixMatch", "strong"): "class, module",
@@ -605,6 +614,7 @@ ALSO_CALLED = {
     ("PrivacyProfile.from_guarantee", "more"): ("guarantee",),
     ("PrivacyReading.check", "source"): ("history", "accountant"),
     ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),
+    ("label_loader", "loader"): ("inputs",),
     ("PrivateMajorityEnsemble.set_extra_state", "state"): ("state_dict",),
     ("RandomAllocation.from_dict", "value"): ("allocation",),
     ("PrivateMajorityEnsemble.from_opacus", "data_loaders"): ("data loader",),
@@ -711,6 +721,7 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> None:
         key=folder / "site.pem",
         teachers=folder / "teachers",
         private=folder / "private",
+        **{"votes-folder": folder / "voting"},
     )
 
 

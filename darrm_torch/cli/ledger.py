@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -181,8 +182,10 @@ def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble | Privat
 
     mechanism = kept_mechanism(ledger, ensemble.mechanism)  # it may have been solved on another machine
     names = ledger.differences(ensemble.identity | {"mechanism": described(mechanism)})
-    kept, mine = (json.loads(text or "{}") for text in (ledger.bound("rules"), ensemble.identity["rules"]))
-    facts = [name for name in _DIFFERENT if kept.get(name) != mine.get(name)]
+    mine, facts = json.loads(ensemble.identity["rules"]), list[str]()
+    with suppress(ValueError, AttributeError):  # a ledger that Python bound to other rules
+        kept = json.loads(ledger.bound("rules") or "{}")
+        facts = [name for name in _DIFFERENT if kept.get(name) != mine.get(name)]
     different = [_DIFFERENT.get(name, name) for name in names if name != "rules" or not facts]
     different += [_DIFFERENT[name] for name in facts]
     if different:

@@ -91,7 +91,7 @@ class VoteFile:
         header: bool | None = None,
         missing: Sequence[str] = (),
         array: str | None = None,
-        part: int = 65_536,
+        part: int = 16_384,
     ) -> None:
         self.path = Path(path)
         self.teachers = check_integer("teachers", teachers, low=1, high=2**20)

@@ -69,8 +69,9 @@ def train_teachers(
     again.
 
     The teachers' files, the only output outside ``private_folder``, record the allocation of the records to the shards,
-    or why they have none. Nothing in them, in their names and times, or in an error shows the draws, apart from the
-    weights themselves. An empty shard is trained like any other. :func:`forget_draws` deletes draws and key afterwards.
+    or why they have none. Nothing in them, in their names and modification times, or in an error shows the draws, apart
+    from the weights themselves. An empty shard is trained like any other. :func:`forget_draws` deletes draws and key
+    afterwards.
 
     With an ``executor``, the records of a shard and the trained weights travel between this process and the executor's
     workers, through a scheduler if it has one: use only machines that may see the private records, and encrypt their

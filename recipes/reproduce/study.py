@@ -424,10 +424,9 @@ def _goals(
                 if any(one not in designs for one in pair):
                     continue
                 known, secret = (float(values(task, one, epsilon, "soft", "label").mean()) for one in pair)
-                asked = known < 0.97
                 second.append(
                     (task, f"{epsilon:g}", count, known, secret, secret - known,
-                     "yes" if secret >= known + 0.01 else "no" if asked else "not asked")
+                     ("yes" if secret >= known + 0.01 else "no") if known < 0.97 else "not asked")
                 )  # fmt: skip
     notes = []
     at = [row for row in first if row[1] in ("0.25", "1")]
@@ -438,10 +437,14 @@ def _goals(
         )
     asked_rows = [row for row in second if row[-1] != "not asked"]
     if asked_rows:
+        by_total = {
+            epsilon: [row[-1] == "yes" for row in asked_rows if row[1] == epsilon] for _, epsilon, *_ in asked_rows
+        }
         notes.append(
             "Counting the secret allocation, labels of disjoint shards are better by at least 0.01 in "
-            f"{sum(row[-1] == 'yes' for row in asked_rows)} of {len(asked_rows)} cases in which they are below 0.97 "
-            "without it."
+            f"{sum(map(sum, by_total.values()))} of {len(asked_rows)} cases in which they are below 0.97 without it: "
+            + ", ".join(f"{sum(yes)} of {len(yes)} at a total of {epsilon}" for epsilon, yes in by_total.items())
+            + "."
         )
     tables = (
         Table(

@@ -107,6 +107,12 @@ class Federation:
         self.forking.stdin.flush()
         self.nodes[number] = int(self.forking.stdout.readline())
 
+    def dead_sites(self) -> list[int]:
+        """The sites whose SuperNode has ended."""
+        for child in self.children:
+            child.poll()  # else it stays in the table of processes
+        return [number for number, process in self.nodes.items() if not Path(f"/proc/{process}").exists()]
+
     def flower(self, *command: str) -> dict[str, Any]:
         """What a command of Flower's prints as JSON; empty where the SuperLink is not there yet."""
         words = ["flwr", *command, "--format", "json"]
@@ -164,19 +170,19 @@ def run_with_kills(running: Federation, *, kills: int, pause: float, seconds: fl
     link = running.start_link()
     for number in range(running.sites):
         running.start_site(number)
-    done, run = running.folder / "done", ""
-    end, next_kill, alive = time.monotonic() + seconds, time.monotonic() + 2 * pause, 0.0
+    done, published = running.folder / "done", running.folder / "published.jsonl"
+    end, next_kill, alive = time.monotonic() + seconds, 0.0, 0.0
     while not done.exists() or sum(killed.values()) < kills:
         now = time.monotonic()
         assert now < end, killed
+        for number in running.dead_sites():  # a SuperNode ends where the SuperLink fails to answer it
+            running.start_site(number)
         if running.processes("flwr-serverapp"):
             alive = now
-        elif now > alive + 5 and not done.exists():
-            if run:  # its ServerApp is dead, so no site needs to answer it
-                running.flower("stop", run, "local")
-            run = str(running.flower("run", str(running.folder / "app"), "local").get("run-id", ""))
-            alive = time.monotonic() + 20  # until its ServerApp has started
-        if now > next_kill and sum(killed.values()) < kills:
+        elif now > alive + 3 and not done.exists():
+            started = running.flower("run", str(running.folder / "app"), "local")
+            alive = time.monotonic() + (120 if started else 0)  # until its ServerApp is there
+        if now > next_kill and published.exists() and sum(killed.values()) < kills:
             next_kill = now + chance.expovariate(1 / pause)
             kind = chance.choices(list(killed), [8, 0.5, 1])[0]
             killed[kind] += 1
@@ -226,7 +232,7 @@ def check(folder: Path, *, sites: int, inputs: int) -> float:
 
 @pytest.mark.slow
 def test_three_sites_two_kills(tmp_path: Path) -> None:
-    with federation(tmp_path, light=False, sites=3, inputs=20, batch=10, patience=120) as running:
+    with federation(tmp_path, light=False, sites=3, inputs=20, batch=5, patience=120) as running:
         run_with_kills(running, kills=2, pause=8.0, seconds=900, seed=0)
     check(tmp_path, sites=3, inputs=20)
 
@@ -235,6 +241,6 @@ def test_three_sites_two_kills(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_thirty_one_sites_fifty_kills(tmp_path: Path) -> None:
     """A site is a SuperNode whose ClientApp runs in the same process; all are forked from one."""
-    with federation(tmp_path, light=True, sites=31, inputs=1000, batch=50, patience=300) as running:
+    with federation(tmp_path, light=True, sites=31, inputs=1000, batch=100, patience=120) as running:
         killed = run_with_kills(running, kills=50, pause=float(os.environ.get("PAUSE", "10")), seconds=7200, seed=1)
     print(killed, check(tmp_path, sites=31, inputs=1000))
