@@ -152,7 +152,7 @@ class DataDependentLoss:
         worst, rest = worst_renyi(self.mechanism, 1.0) * len(self.counts), -math.log(delta)
 
         def worst_epsilon(a: float) -> float:
-            return (worst * a + release(a) + rest / (a - 1)) * (1 + 2.0**-40)
+            return float((worst * a + release(a) + rest / (a - 1)) * (1 + 2.0**-40))
 
         most = min(worst_epsilon(float(a)) for a in (order, *ORDERS) if math.isfinite(release(float(a))))
         epsilon = min(most, released + (release(order) + rest / (order - 1)))

@@ -126,7 +126,7 @@ def checked_renyi(
             )
         )
         total = np.maximum(total, np.logaddexp(silent, answered + (order - 1) * np.asarray(label)))
-    return np.minimum(np.maximum(total, 0.0) / (order - 1), worst_renyi(mechanism, order))
+    return np.asarray(np.minimum(np.maximum(total, 0.0) / (order - 1), worst_renyi(mechanism, order)))
 
 
 def worst_renyi(mechanism: GNMax | ConfidentGNMax, order: Any) -> Any:
@@ -263,7 +263,7 @@ class VoteCosts:
             discount *= math.exp(-smoothness)
         # A public constant keeps it smooth, and covers the rounding errors of the loss.
         rounding = worst_renyi(self._mechanism, self._order)
-        return best + 2.0**-32 * len(self._z) * rounding
+        return best + 2.0**-32 * len(self._z) * float(rounding)
 
 
 def _widest(values: FloatArray, before: int, after: int, aside: int) -> FloatArray:
