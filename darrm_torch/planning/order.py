@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from ..noise.priors import BetaVotes
 from .beliefs import typical_votes
 from .expectation import expected_accuracy
 from .presentation import round_down
@@ -31,7 +32,9 @@ def _settle_near_tie(question: Request, rows: list[Strategy]) -> None:
     What is stated was measured on other data. Differences of less than its error say nothing.
     """
     typical = [typical_votes(2, plain=plain) for plain in (False, True)]
-    if question.classes > 2 or [question.prior, question.plain_prior] == typical or not rows[0].meets:
+    beliefs = [question.prior, question.plain_prior]
+    measured = all(isinstance(belief, BetaVotes) for belief in beliefs)  # what stated accuracies become
+    if not measured or beliefs == typical or not rows[0].meets:
         return
 
     def usual(row: Strategy) -> float:
