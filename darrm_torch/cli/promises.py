@@ -70,7 +70,7 @@ def add_unit(parser: Any, *, replaced: bool = True) -> None:
 
 def stated_unit(chosen: Any) -> dict[str, Any]:
     """The unit that the options name, as arguments of ``read_teachers``."""
-    unit = {"unit": chosen.unit or "record", "records_per_unit": chosen.records_per_unit or 1}
+    unit: dict[str, Any] = {"unit": chosen.unit or "record", "records_per_unit": chosen.records_per_unit or 1}
     if chosen.records_per_unit is not None:
         unit["records_per_unit"] = check_integer("--records-per-unit", chosen.records_per_unit, low=1)
         if chosen.unit in (None, "record") and unit["records_per_unit"] > 1:
