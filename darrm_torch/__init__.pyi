@@ -21,13 +21,13 @@ from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
 from .mechanisms.base import Mechanism as Mechanism
 from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
 from .mechanisms.darrm import DaRRM as DaRRM
-from .mechanisms.gnmax import GNMax as GNMax
-from .mechanisms.laplace import LNMax as LNMax
-from .mechanisms.noise_free import MeanProbabilities as MeanProbabilities, NoiseFreeMajority as NoiseFreeMajority
-from .mechanisms.pate_rdp import (
+from .mechanisms.data_dependent import (
     DataDependentGuarantee as DataDependentGuarantee,
     DataDependentLoss as DataDependentLoss,
 )
+from .mechanisms.gnmax import GNMax as GNMax
+from .mechanisms.laplace import LNMax as LNMax
+from .mechanisms.noise_free import MeanProbabilities as MeanProbabilities, NoiseFreeMajority as NoiseFreeMajority
 from .mechanisms.plurality import (
     SelfBoundingPlurality as SelfBoundingPlurality,
     VotePrivatePlurality as VotePrivatePlurality,

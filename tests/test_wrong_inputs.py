@@ -146,6 +146,10 @@ CALLS: dict[str, Callable[[], Any]] = {
     "DaRRM": lambda: {"noise": noise()},
     "DataDependentLoss": lambda: {"mechanism": dt.GNMax(sigma=2.0), "counts": VOTES},
     "DataDependentLoss.guarantee": lambda: (counted(), {"delta": 1e-5}),
+    "DataDependentLoss.labels_within": lambda: (
+        counted(),
+        {"target": dt.PrivacyGuarantee(epsilon=9.0, delta=1e-5), "order": 8.0},
+    ),
     "DataDependentLoss.renyi": lambda: (counted(), {"orders": [2.0]}),
     "DataDependentLoss.sanitised": lambda: (counted(), {"delta": 1e-5, "order": 8.0}),
     "DistributedEnsemble": lambda: {"ensemble": ensemble()},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .parser import Command, one_of
+from .promises import add_unit, stated_unit
 from .showing import print_json, progress
 from .values import guarantee, read_guarantee, read_rate
 
@@ -43,6 +44,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--model-cost", type=float, default=1.0, metavar="COST", help="cost of training one model, in any unit"
     )
+    add_unit(parser, replaced=False)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -59,6 +61,7 @@ def _run(options: Any) -> int:
             teachers=options.teachers,
             overlaps=options.overlaps,
             model_cost=options.model_cost,
+            **stated_unit(options),
             on_progress=lambda name: bar.update(),
         )
     if options.json:

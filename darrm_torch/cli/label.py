@@ -16,10 +16,14 @@ from .parser import Command, UsageError, one_of, option_names, typed
 from .promises import (
     add_accept,
     add_allocation,
+    add_unit,
     checked_allocation,
     chosen_mechanism,
     naming,
+    replaced,
     stated_allocation,
+    stated_neighbours,
+    stated_unit,
     total_delta,
 )
 from .showing import fill, print_json, progress, search_progress
@@ -105,6 +109,7 @@ def _add_arguments(parser: Any) -> None:
     )
     teachers.add_argument("--delta", type=float, help="delta of one teacher (default: 1e-5)")
     add_accept(teachers)
+    add_unit(parser)
 
 
 def options_for(answer: Plan) -> str | None:
@@ -133,6 +138,9 @@ def options_for(answer: Plan) -> str | None:
         if answer.allocation.weights or answer.allocation.blocks:
             return None
         options["allocation"] = "random" if answer.allocation.source == "stated" else None
+    unit = answer.teacher.unit
+    options |= {} if unit.name == "record" else {"unit": unit.name, "records_per_unit": unit.records}
+    options |= {} if unit.neighbours == "add/remove" else {"neighbours": unit.neighbours}
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
         if isinstance(value, PrivacyGuarantee):
@@ -271,6 +279,7 @@ class _Models:
             profiles=ensemble.profiles,
             overlap=self._chosen.overlap,
             allocation=ensemble.allocation,
+            neighbours=ensemble.neighbours,
             classes=ensemble.classes,
             ledger=ledger,
             delta=ensemble.delta,
@@ -330,6 +339,8 @@ class _Models:
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
                     allocation=stated_allocation(chosen, self.teachers),
+                    neighbours=stated_neighbours(chosen),
+                    **stated_unit(chosen),
                     teacher_promise="profile" if kind == "darrm" else "point",
                     classes=chosen.classes,
                     ledger=ledger,
@@ -339,14 +350,16 @@ class _Models:
         profiles = None
         if accountants is not None:
             with naming(where):
-                profiles = read_teachers(accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept)
+                profiles = read_teachers(
+                    accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept, **stated_unit(chosen)
+                )
         allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = chosen_mechanism(
             chosen,
             strength,
             teachers=self.teachers,
             classes=self.classes,
-            profiles=profiles,
+            profiles=replaced(chosen, profiles),
             allocation=allocation,
             overlap=overlap,
         )
@@ -356,6 +369,7 @@ class _Models:
             profiles=profiles,
             overlap=overlap,
             allocation=allocation,
+            neighbours=stated_neighbours(chosen),
             classes=chosen.classes,
             ledger=ledger,
             delta=total_delta(chosen, strength, ledger.budget),

@@ -35,6 +35,9 @@ _KEPT = (
     "classes",
     "delta",
     "allocation",
+    "unit",
+    "records_per_unit",
+    "neighbours",
 )
 
 
@@ -196,7 +199,7 @@ _DIFFERENT = {
     "teachers": "other teachers, or to the same in another order (--models, --votes, --accountants)",
     "promises": "teachers with other guarantees (--accountants)",
     "mechanism": "another noise (--mechanism, --allowance or a target, --labels, --jury, --overlap, --delta)",
-    "rules": "other rules (--overlap, --classes, --delta, a target)",
+    "rules": "other rules (--overlap, --classes, --delta, a target, --unit, --records-per-unit, --neighbours)",
     "names": "other classes (--class-names)",
     "keys": "another column of keys (--keys)",
     "columns": "teachers with other names in --votes",

@@ -8,7 +8,7 @@ from ..errors import InvalidArgument, check_integer, check_number
 from .files import teacher_files
 from .label import options_for
 from .parser import Command, UsageError
-from .promises import add_allocation, add_common, add_teacher, read_teacher, stated_allocation
+from .promises import add_allocation, add_common, add_teacher, add_unit, protected, read_teacher, stated_allocation
 from .showing import check_figure, fill, print_json, progress, save_figure
 from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shares
 
@@ -25,6 +25,7 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--teachers-folder", metavar="FOLDER", help="or: read the guarantees from teacher-*.pt files of Opacus"
     )
+    add_unit(parser)
     add_common(parser)
     parser.set_defaults(prior=None)
     parser.add_argument(
@@ -98,7 +99,7 @@ def _run(chosen: Any) -> int:
         answer = plan(
             teachers=chosen.teachers,
             classes=chosen.classes,
-            teacher=teacher,
+            teacher=protected(chosen, teacher),
             overlap=chosen.overlap,
             labels=chosen.labels,
             label_target=None if chosen.label_target is None else read_guarantee(chosen.label_target),

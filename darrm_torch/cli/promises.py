@@ -17,17 +17,23 @@ if TYPE_CHECKING:
     from ..privacy.allocation import RandomAllocation
     from ..privacy.guarantees import PrivacyGuarantee
     from ..privacy.profiles import PrivacyProfile
+    from ..privacy.units import Neighbours
 
 __all__ = [
     "add_accept",
     "add_allocation",
     "add_common",
     "add_teacher",
+    "add_unit",
     "checked_allocation",
     "chosen_mechanism",
     "naming",
+    "protected",
     "read_teacher",
+    "replaced",
     "stated_allocation",
+    "stated_neighbours",
+    "stated_unit",
     "total_delta",
 ]
 
@@ -39,6 +45,64 @@ def add_teacher(parser: Any, title: str = "the guarantee of each teacher") -> No
     group.add_argument("--noise-multiplier", type=float, metavar="S", help="DP-SGD: noise multiplier")
     group.add_argument("--sample-rate", type=read_rate, metavar="Q", help="DP-SGD: sample rate, such as 1/35")
     group.add_argument("--steps", type=int, metavar="N", help="DP-SGD: number of steps")
+
+
+def add_unit(parser: Any, *, replaced: bool = True) -> None:
+    """The options ``--unit``, ``--records-per-unit`` and, if it is ``replaced``, ``--neighbours``."""
+    group = parser.add_argument_group("what is protected (default: one record, added or removed)")
+    group.add_argument(
+        "--unit", metavar="NAME", help="what a unit is, such as patient; --overlap then counts its teachers"
+    )
+    group.add_argument(
+        "--records-per-unit",
+        type=int,
+        metavar="G",
+        help="most records of a unit in the data of one teacher (default: 1)",
+    )
+    if replaced:
+        group.add_argument(
+            "--neighbours",
+            type=one_of("add/remove", "replace-one"),
+            metavar="KIND",
+            help="add/remove, or replace-one: neighbouring data replace a unit by another one (default: add/remove)",
+        )
+
+
+def stated_unit(chosen: Any) -> dict[str, Any]:
+    """The unit that the options name, as arguments of ``read_teachers``."""
+    unit: dict[str, Any] = {"unit": chosen.unit or "record", "records_per_unit": chosen.records_per_unit or 1}
+    if chosen.records_per_unit is not None:
+        unit["records_per_unit"] = check_integer("--records-per-unit", chosen.records_per_unit, low=1)
+        if chosen.unit in (None, "record") and unit["records_per_unit"] > 1:
+            raise InvalidArgument("--unit", "given with --records-per-unit, such as patient", chosen.unit)
+    return unit
+
+
+def stated_neighbours(chosen: Any) -> Neighbours:
+    """The neighbours that the options name."""
+    return "replace-one" if chosen.neighbours == "replace-one" else "add/remove"
+
+
+def protected(chosen: Any, promise: Any) -> Any:
+    """What ``promise``, of one teacher or of several, says for the unit and the neighbours that the options name."""
+    from ..privacy.profiles import PrivacyProfile, as_profile
+
+    unit = stated_unit(chosen)
+    if (unit["unit"], stated_neighbours(chosen)) == ("record", "add/remove"):
+        return promise
+    if isinstance(promise, tuple):
+        return tuple(protected(chosen, one) for one in promise)
+    profile = PrivacyProfile.non_private() if promise is None else as_profile("--teacher", promise)
+    if unit["unit"] != "record":
+        profile = profile.for_unit(unit["unit"], records=unit["records_per_unit"])
+    return profile.for_replacement() if stated_neighbours(chosen) == "replace-one" else profile
+
+
+def replaced(chosen: Any, profiles: Sequence[PrivacyProfile] | None) -> Sequence[PrivacyProfile] | None:
+    """The profiles that noise is built for: with ``--neighbours replace-one``, of a unit that is replaced."""
+    if profiles is None or stated_neighbours(chosen) == "add/remove":
+        return profiles
+    return tuple(profile.for_replacement() for profile in profiles)
 
 
 def add_accept(parser: Any) -> None:
@@ -144,7 +208,8 @@ def stated_allocation(chosen: Any, teachers: int) -> RandomAllocation | None:
     """What ``--allocation`` and ``--overlap`` state of so many teachers."""
     from ..privacy.allocation import RandomAllocation
 
-    return chosen.allocation and RandomAllocation(teachers=teachers, overlap=chosen.overlap or 1)
+    unit = chosen.unit or "record"
+    return chosen.allocation and RandomAllocation(teachers=teachers, overlap=chosen.overlap or 1, unit=unit)
 
 
 def checked_allocation(
@@ -161,7 +226,7 @@ def checked_allocation(
     if profiles is None:  # the mechanism's own randomness protects, so no secret is needed
         return None, chosen.overlap if allocation is None else allocation.overlap
     check_constants(allocation, profiles, accept=chosen.accept)
-    return settled_allocation(profiles, allocation, chosen.overlap, "add/remove")
+    return settled_allocation(profiles, allocation, chosen.overlap, stated_neighbours(chosen))
 
 
 def add_common(parser: Any) -> None:

@@ -12,7 +12,15 @@ from ..errors import InvalidArgument, check_number
 from ..privacy.guarantees import PrivacyGuarantee
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import checked_allocation, chosen_mechanism, naming, total_delta
+from .promises import (
+    checked_allocation,
+    chosen_mechanism,
+    naming,
+    replaced,
+    stated_neighbours,
+    stated_unit,
+    total_delta,
+)
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -116,12 +124,19 @@ class Votes:
         if self.accountants is not None:
             with naming("--accountants"):
                 profiles = read_teachers(
-                    self.accountants, overlap=chosen.overlap, delta=chosen.delta, accept=chosen.accept
+                    self.accountants,
+                    overlap=chosen.overlap,
+                    delta=chosen.delta,
+                    accept=chosen.accept,
+                    **stated_unit(chosen),
                 )
             digests = [profile.reading.digest for profile in profiles if profile.reading is not None]
             names = [digest or name for digest, name in zip(digests, names, strict=True)]
         elif chosen.teacher is not None:
-            profiles = (PrivacyProfile.from_guarantee(read_guarantee(chosen.teacher)),) * self.teachers
+            profile, unit = PrivacyProfile.from_guarantee(read_guarantee(chosen.teacher)), stated_unit(chosen)
+            if unit["unit"] != "record":
+                profile = profile.for_unit(unit["unit"], records=unit["records_per_unit"])
+            profiles = (profile,) * self.teachers
         elif FAMILIES[chosen.mechanism].rests_on == "teachers":
             expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
             raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
@@ -133,7 +148,7 @@ class Votes:
             strength,
             teachers=self.teachers,
             classes=self.classes,
-            profiles=profiles,
+            profiles=replaced(chosen, profiles),
             allocation=allocation,
             overlap=overlap,
         )
@@ -143,6 +158,7 @@ class Votes:
             profiles=profiles,
             overlap=overlap,
             allocation=allocation,
+            neighbours=stated_neighbours(chosen),
             classes=self.classes,
             ledger=ledger,
             delta=total_delta(chosen, strength, ledger.budget),
@@ -159,7 +175,7 @@ class Votes:
         chosen = self._chosen
         check_number("--allowance", allowance, low=0, low_open=True, high_open=True)
         if self.accountants is None:
-            teacher = read_guarantee(chosen.teacher)
+            (teacher,) = profiles[0].guarantees()[:1]
         else:
             epsilon = max(profile.epsilon(chosen.delta) for profile in profiles)
             teacher = PrivacyGuarantee(epsilon=epsilon, delta=chosen.delta)

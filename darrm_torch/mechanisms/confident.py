@@ -71,6 +71,7 @@ class ConfidentGNMax(GaussianCounts):
         labels: int = 1,
         overlap: int = 1,
         teachers: int | None = None,
+        classes: int | None = None,
         insecure_seed: int | None = None,
     ) -> ConfidentGNMax:
         """The smallest noise, rounded up, that keeps ``target`` for ``labels`` items together, answered or not.
@@ -80,7 +81,7 @@ class ConfidentGNMax(GaussianCounts):
             threshold: T, in votes; chosen without looking at the votes.
             ratio: ``sigma_check / sigma``. At 4 the check takes 3 % of the budget (of mu**2), at 1 a third.
             labels: Q, the number of items, answered or not.
-            overlap, teachers, insecure_seed: as in :meth:`GNMax.calibrated`.
+            overlap, teachers, classes, insecure_seed: as in :meth:`GNMax.calibrated`.
 
         Raises:
             InvalidArgument: a target that no Gaussian noise keeps, or that needs none.
@@ -100,6 +101,7 @@ class ConfidentGNMax(GaussianCounts):
             overlap=overlap,
             delta=target.delta,
             teachers=teachers,
+            classes=classes,
             insecure_seed=insecure_seed,
         )
 

@@ -59,6 +59,7 @@ class LNMax(PureLabels, NoisyCounts):
         labels: int = 1,
         overlap: int = 1,
         teachers: int | None = None,
+        classes: int | None = None,
         insecure_seed: int | None = None,
     ) -> LNMax:
         """The smallest noise that keeps ``target`` for ``labels`` labels together, rounded up by at most 0.1 %.
@@ -66,7 +67,7 @@ class LNMax(PureLabels, NoisyCounts):
         Args:
             target: of all labels together; a positive delta helps where there are many.
             labels: Q.
-            overlap, teachers, insecure_seed: as in :meth:`GNMax.calibrated`.
+            overlap, teachers, classes, insecure_seed: as in :meth:`GNMax.calibrated`.
 
         Raises:
             InvalidArgument: a target that no scale keeps.
@@ -77,13 +78,13 @@ class LNMax(PureLabels, NoisyCounts):
         check_target(target)
 
         def keeps(scale: float) -> bool:
-            mechanism = cls(scale=scale, overlap=overlap, teachers=teachers)
+            mechanism = cls(scale=scale, overlap=overlap, teachers=teachers, classes=classes)
             return mechanism.guarantee(labels=labels, delta=target.delta).epsilon <= target.epsilon
 
         if not keeps(_LARGEST_SCALE):
             raise InvalidArgument("target", f"one that a scale of {_LARGEST_SCALE:g} votes keeps", str(target))
         scale = last_true(keeps, _LARGEST_SCALE, _SMALLEST_SCALE, tolerance=1e-3, geometric=True)
-        return cls(scale=scale, overlap=overlap, teachers=teachers, insecure_seed=insecure_seed)
+        return cls(scale=scale, overlap=overlap, teachers=teachers, classes=classes, insecure_seed=insecure_seed)
 
     def _label_epsilon(self, overlap: int | None) -> float:
         return 2 * (overlap or self.overlap) / self.scale

@@ -1,36 +1,37 @@
-"""Data-dependent Renyi privacy of GNMax: the cost of its labels on the votes that they were drawn from.
+"""Data-dependent Renyi privacy of GNMax and ConfidentGNMax, its smooth sensitivity, and the cost of releasing it.
 
-Where nearly all teachers agree, a label costs much less than in the worst case (Papernot et al. 2018, Theorem 6). But a
-cost that depends on the votes is as secret as the votes. It is marked ``sensitive`` until it is released with noise in
-proportion to its smooth sensitivity.
+Where nearly all teachers agree, a label costs much less than in the worst case (Papernot et al. 2018, Theorem 6).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import ndimage, special
 
-from ..arguments import as_array, checked
 from ..arrays import FloatArray, IntArray
-from ..errors import InvalidArgument, check_number
-from ..privacy.guarantees import format_bound
+from ..errors import InvalidArgument
+from .confident import ConfidentGNMax
 from .gnmax import GNMax, grid_step
 from .sampling import RandomBits, arithmetic
 
 __all__ = [
-    "DataDependentGuarantee",
-    "DataDependentLoss",
+    "ORDERS",
+    "VoteCosts",
+    "checked_renyi",
     "gnmax_renyi",
     "log_chance_of_other",
+    "release_parameters",
     "smooth_release_renyi",
+    "standard_normal",
+    "worst_renyi",
 ]
 
 _ROWS = 8192  # labels, or points of a grid, whose tables are in memory at once
+_MOST_PLACES = 2**22  # of the grid of a ConfidentGNMax: seconds
 ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.arange(10, 100, 1.0), np.geomspace(100, 2000, 60)])
 
 
@@ -93,136 +94,48 @@ def _log_complement(log_x: FloatArray) -> FloatArray:
     return np.where(log_x < -1, np.log1p(-np.exp(log_x)), np.log(-np.expm1(log_x)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataDependentGuarantee:
-    """(epsilon, delta) of labels on the votes that they came from, not on all votes.
+def checked_renyi(
+    mechanism: ConfidentGNMax, highest: npt.ArrayLike, label: npt.ArrayLike, order: npt.ArrayLike, *, teachers: int
+) -> FloatArray:
+    """Renyi privacy of one item of a ConfidentGNMax: the check, and the label where the check passes.
 
-    Attributes:
-        epsilon: in nats.
-        delta: of the labels.
-        order: the Renyi order that it was derived at; ``None``: the bound for all votes was no larger.
-        sensitive: true: ``epsilon`` itself reveals the votes and must not be published.
-        failure: the probability that the noise of the release made ``epsilon`` too small; 0 where there is no noise.
-    """
-
-    epsilon: float
-    delta: float
-    order: float | None
-    sensitive: bool
-    failure: float = 0.0
-
-    def __str__(self) -> str:
-        text = f"({format_bound(self.epsilon, 6)}, {format_bound(self.delta, 3)})-DP on these votes"
-        if self.sensitive:
-            return f"{text}; SENSITIVE, do not publish"
-        return f"{text}, except with chance {format_bound(self.failure, 1)}"
-
-
-@checked
-@dataclass(frozen=True, kw_only=True, repr=False)
-class DataDependentLoss:
-    """The cost, on these votes, of the labels that ``mechanism`` gave for ``counts``.
-
-    It bounds the divergence of the labels on these votes from those on neighbouring votes, not the reverse (so do
-    Papernot et al.). The items must have been chosen without looking at the labels, because costs that depend on the
-    votes do not add up along an adaptive sequence.
+    With P the chances on these votes, P' those on neighbouring votes and D a bound of the label's divergence, the
+    divergence of both steps at order a is log(P[silent]**a P'[silent]**(1 - a) + P[answered]**a P'[answered]**(1 - a)
+    exp((a - 1) D)) / (a - 1). A normal distribution function is log-concave, so the sum is convex in the highest count
+    of the neighbour, and largest where that count moves by all of r.
 
     Args:
-        mechanism: the GNMax that labelled them; its sigma, overlap and grid are used.
-        counts: (Q, C) as in :meth:`Mechanism.aggregate`, one row for each label.
-
-    >>> import numpy as np
-    >>> loss = DataDependentLoss(mechanism=GNMax(sigma=40), counts=np.array([[250, 0, 0]] * 500))
-    >>> str(loss.guarantee(delta=1e-5))
-    '(0.387715, 1e-05)-DP on these votes; SENSITIVE, do not publish'
+        mechanism: its check and overlap are used.
+        highest: the highest counts.
+        label: bounds of the divergence of the label alone.
+        order: above 1. These three broadcast.
+        teachers: K, the most that the neighbour's highest count can be.
     """
-
-    mechanism: GNMax
-    counts: Any
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, GNMax):
-            raise InvalidArgument("mechanism", "a GNMax", self.mechanism)
-        checked, _ = self.mechanism._checked(self.counts)
-        if not len(checked):
-            raise InvalidArgument("counts", "one row or more", checked.shape)
-        object.__setattr__(self, "counts", checked)
-
-    def __repr__(self) -> str:
-        return f"DataDependentLoss(mechanism={self.mechanism!r}, counts=<{len(self.counts)} items>)"
-
-    def renyi(self, orders: npt.ArrayLike) -> FloatArray:
-        """The Renyi cost of all labels at each order above 1, (N,) float64: sensitive."""
-        orders = as_array("orders", orders, "finite numbers above 1").astype(np.float64)
-        if not np.all((orders > 1) & np.isfinite(orders)):
-            raise InvalidArgument("orders", "finite numbers above 1", orders)
-        log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))
-        costs = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)
-        return np.asarray(costs.sum(axis=0))
-
-    @checked
-    def guarantee(self, *, delta: float) -> DataDependentGuarantee:
-        """The smallest epsilon at ``delta`` over many orders, or the mechanism's own for all votes: sensitive."""
-        delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
-        epsilons = (self.renyi(ORDERS) - math.log(delta) / (ORDERS - 1)) * (1 + 2.0**-40)
-        best = int(np.argmin(epsilons))
-        epsilon: float = float(epsilons[best])
-        order: float | None = float(ORDERS[best])
-        worst_case = self.mechanism.guarantee(labels=len(self.counts), delta=delta).epsilon
-        if worst_case <= epsilon:
-            epsilon, order = worst_case, None
-        return DataDependentGuarantee(epsilon=epsilon, delta=delta, order=order, sensitive=True)
-
-    @checked
-    def sanitised(
-        self, *, delta: float, order: float, share: float = 0.1, failure: float = 1e-6
-    ) -> DataDependentGuarantee:
-        """An upper bound of the cost that may be published; it includes the cost of publishing it.
-
-        The Renyi cost f of the labels at ``order`` is released as f + S s (Z + z), with Z standard normal, S a smooth
-        upper bound of f's sensitivity, s a public factor and z the quantile of ``failure``, so that it is at least f
-        except with probability ``failure``. It is cut off at the worst case, which is public. The cost of its release,
-        :func:`smooth_release_renyi`, and log(1/delta) / (order - 1) are added. The result is never larger than the cost
-        of labels and release on the worst votes, at the best order for them. ``epsilon`` is rounded up to a multiple of
-        2**-20 from many more digits: noise on a grid in proportion to S would reveal S, and f, whatever its law. f and
-        S are computed in floating point; S is slightly larger than necessary to cover the rounding.
-
-        Args:
-            delta: of the labels.
-            order: chosen without looking at the votes: about 1 + sqrt(log(1/delta) / (c Q)) sigma / r if the labels
-                are expected to cost a fraction c of their worst case.
-            share: the cost of the release, as a fraction of the worst case of all labels at this order.
-            failure: probability that the figure is too small.
-
-        Raises:
-            InvalidArgument: an argument out of range.
-        """
-        delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
-        order = check_number("order", order, low=1.0, low_open=True, high=1e6)
-        share = check_number("share", share, low=1e-6, high=1.0)
-        failure = check_number("failure", failure, low=0.0, low_open=True, high=0.5)
-        mechanism = self.mechanism
-        worst = len(self.counts) * order * (mechanism.overlap / mechanism.sigma) ** 2
-        offset = -float(special.ndtri(failure)) * (1 + 2.0**-40)
-        smoothness, noise = _release_parameters(order, share * worst, offset)
-        cost = smooth_release_renyi(order, smoothness=smoothness, noise=noise, offset=offset)
-        votes = _OnALine(mechanism, self.counts, order)
-        spread = votes.smooth_sensitivity(smoothness) * noise
-        normal = _normal(mechanism._bits)
-        released = min(worst, max(0.0, votes.loss() + spread * (normal + offset)))
-
-        def worst_epsilon(a: float) -> float:
-            release = smooth_release_renyi(a, smoothness=smoothness, noise=noise, offset=offset)
-            return (worst / order * a + release - math.log(delta) / (a - 1)) * (1 + 2.0**-40)
-
-        most = min(worst_epsilon(float(a)) for a in (order, *ORDERS) if _mixed(a, math.exp(-smoothness)) > 0)
-        epsilon = min(most, released + (cost - math.log(delta) / (order - 1)))
-        return DataDependentGuarantee(
-            epsilon=math.ceil(epsilon * 2**20 + 1) / 2**20, delta=delta, order=order, sensitive=False, failure=failure
+    order, highest = np.asarray(order, dtype=np.float64), np.asarray(highest, dtype=np.float64)
+    unit = 1 / grid_step(mechanism.sigma_check)
+    level = (math.ceil(mechanism.threshold * unit) - 0.5) / unit  # noise is rounded to the grid before it is compared
+    total: FloatArray = np.full((), -np.inf)
+    for moved in (np.maximum(highest - mechanism.overlap, 0), np.minimum(highest + mechanism.overlap, teachers)):
+        silent, answered = (
+            (own + other) + 2.0**-46 * (np.abs(own) + np.abs(other))
+            for own, other in (
+                (
+                    order * special.log_ndtr(sign * (highest - level) / mechanism.sigma_check),
+                    (1 - order) * special.log_ndtr(sign * (moved - level) / mechanism.sigma_check),
+                )
+                for sign in (-1, 1)
+            )
         )
+        total = np.maximum(total, np.logaddexp(silent, answered + (order - 1) * np.asarray(label)))
+    return np.asarray(np.minimum(np.maximum(total, 0.0) / (order - 1), worst_renyi(mechanism, order)))
 
 
-def _normal(bits: RandomBits) -> Any:
+def worst_renyi(mechanism: GNMax | ConfidentGNMax, order: Any) -> Any:
+    """Renyi privacy of one label on the worst votes."""
+    return order * mechanism.overlap**2 * mechanism._squared_mu() / 2
+
+
+def standard_normal(bits: RandomBits) -> Any:
     """A standard normal number with 60 digits, from 512 bits (Box & Muller 1958): an mpmath number."""
     mp = arithmetic(320)
     one, two = (mp.ldexp(sum(int(w) << 64 * i for i, w in enumerate(half)) + 0.5, -256) for half in bits.words(2, 4))
@@ -264,7 +177,7 @@ def _scale(order: float, t: float) -> float:
     return math.log(t) + math.log(t * t / _mixed(order, t)) / (2 * (order - 1))
 
 
-def _release_parameters(order: float, cost: float, offset: float) -> tuple[float, float]:
+def release_parameters(order: float, cost: float, offset: float) -> tuple[float, float]:
     """Smoothness and noise whose release costs ``cost``: about half of the shift for f, half for the offset."""
     smoothness = math.log1p(1 / (order - 1)) / 4  # half of the largest with finite cost
     while smooth_release_renyi(order, smoothness=smoothness, noise=math.inf, offset=offset) > cost / 4:
@@ -275,25 +188,32 @@ def _release_parameters(order: float, cost: float, offset: float) -> tuple[float
     return smoothness, 1 / min(less / low, more)
 
 
-class _OnALine:
-    """The cost of each label as a function of one number, on which a neighbour is at most ``pace`` away.
+class VoteCosts:
+    """The cost of each label as a function of a number z, and of the highest count where there is a check of it.
 
     Write q = (C - 1)/2 erfc(z) for the union bound q = 1/2 sum_j erfc(x_j), x_j = (gap_j - step) / (2 sigma). One
-    record moves the sorted counts by at most r each, all x_j by at most r / sigma, and hence z by at most r / sigma:
-    the map erfc(x) -> erfc(x - s) is concave for s >= 0 and convex for s <= 0, so Jensen's inequality bounds the mean
-    over j by the value at the mean (Papernot et al. 2018, Propositions 11 and 12). The cost at an order is the smallest
-    bound among Theorem 6, over a public set of higher orders, and the worst case. So it is nonincreasing in z, and its
-    changes can be bounded cell by cell on a public grid of z.
+    record moves the sorted counts by at most r each, all x_j by at most r / sigma, and hence z by at most one pace, r /
+    sigma: the map erfc(x) -> erfc(x - s) is concave for s >= 0 and convex for s <= 0, so Jensen's inequality bounds the
+    mean over j by the value at the mean (Papernot et al. 2018, Propositions 11 and 12). The cost at an order is the
+    smallest bound among Theorem 6, over a public set of higher orders, and the worst case, put through
+    :func:`checked_renyi` where there is a check. So it is nonincreasing in z for each highest count, and its changes
+    can be bounded cell by cell on a public grid of z.
     """
 
-    _CELLS = 32  # per pace
-
-    def __init__(self, mechanism: GNMax, counts: IntArray, order: float) -> None:
+    def __init__(self, mechanism: GNMax | ConfidentGNMax, counts: IntArray, order: float) -> None:
         sigma, overlap, others = mechanism.sigma, mechanism.overlap, counts.shape[1] - 1
-        self._width, self._order, self._log_others = sigma / overlap, order, math.log(others)
-        pace = overlap / sigma
-        self._cell = pace / self._CELLS
-        farthest = int(counts[0].sum()) / (2 * sigma)
+        self._mechanism, self._order, self._log_others = mechanism, order, math.log(others)
+        self._width, self._teachers = sigma / overlap, int(counts[0].sum())
+        pace, farthest = overlap / sigma, self._teachers / (2 * sigma)
+        checks = isinstance(mechanism, ConfidentGNMax)
+        self._highest = counts.max(axis=1) if checks else np.zeros(len(counts), dtype=np.int64)
+        columns = np.arange(self._teachers + 1) if checks else np.zeros(1, dtype=np.int64)
+        # Cells per pace: fewer where the grid would be large.
+        paces = farthest / pace + 6
+        if columns.size * paces > _MOST_PLACES:
+            raise InvalidArgument("counts", "of fewer teachers for a ConfidentGNMax", self._teachers)
+        self._cells = min(32, math.ceil(_MOST_PLACES / (columns.size * paces))) if checks else 32
+        self._cell = pace / self._cells
         # Public higher orders, up to the best one at the farthest z.
         top = self._width * math.sqrt(max(0.0, -self._log_q(np.array([farthest]))[0]))
         low = max(order - 1, 1.0 + 1e-9)
@@ -303,40 +223,52 @@ class _OnALine:
         self._z = -special.ndtri_exp(log_mean) / math.sqrt(2)
         self._start = -(step / (2 * sigma) + 2 * pace)
         cells = math.ceil((farthest + 3 * pace - self._start) / self._cell)
-        grid: FloatArray = self._start + self._cell * np.arange(cells + self._CELLS + 2, dtype=np.float64)
-        values = self._at(grid)
-        # On the cell [v_k, v_(k+1)] the fall of the cost over one pace is at most this.
-        self._falls = values[:cells] - values[self._CELLS + 1 : self._CELLS + 1 + cells]
+        grid: FloatArray = self._start + self._cell * np.arange(cells + self._cells + 2, dtype=np.float64)
+        values = self._at(grid[:, None], columns)
+        # On the cell [v_k, v_(k+1)] the fall of the cost over one pace is at most this, wherever the count moves.
+        self._reach = min(overlap, self._teachers) if checks else 0
+        after = values[self._cells + 1 : self._cells + 1 + cells]
+        self._falls = values[:cells] - ndimage.minimum_filter1d(after, 2 * self._reach + 1, axis=1, mode="nearest")
 
     def _log_q(self, z: FloatArray) -> FloatArray:
         return np.asarray(special.log_ndtr(-z * math.sqrt(2)) + self._log_others)
 
-    def _at(self, z: FloatArray) -> FloatArray:
-        """The cost of a label at each z, (N,): nonincreasing; the worst case at z <= 0."""
+    def _at(self, z: FloatArray, highest: IntArray) -> FloatArray:
+        """The cost of a label at each z and highest count, which broadcast; the worst case at z <= 0."""
         worst, bounds = self._order / self._width**2, []
-        for log_q in np.array_split(self._log_q(z), math.ceil(z.size / _ROWS)):  # a table of 256 orders for each
-            bound = _theorem_6(log_q[:, None], np.asarray(self._order), self._seconds[None, :], self._width)
-            bounds.append(bound.min(axis=1))
-        return np.where(z > 0, np.minimum(worst, np.concatenate(bounds)), worst)
+        for log_q in np.array_split(self._log_q(z.ravel()), math.ceil(z.size / _ROWS)):  # 256 orders for each
+            bounds.append(_theorem_6(log_q[:, None], np.asarray(self._order), self._seconds, self._width).min(axis=1))
+        label = np.where(z > 0, np.minimum(worst, np.concatenate(bounds).reshape(z.shape)), worst)
+        if not isinstance(self._mechanism, ConfidentGNMax):
+            return label
+        return checked_renyi(self._mechanism, highest, label, self._order, teachers=self._teachers)
 
     def loss(self) -> float:
         """The total over the labels."""
-        return float(self._at(self._z).sum())
+        return float(self._at(self._z, self._highest).sum())
 
     def smooth_sensitivity(self, smoothness: float) -> float:
         """max over distances d of exp(-smoothness d) times a bound of the total's sensitivity at distance d."""
-        cells = self._falls.size
-        at, items = np.unique(np.floor((self._z - self._start) / self._cell).astype(np.int64), return_counts=True)
-        left, right = at, at + 1
+        at = np.floor((self._z - self._start) / self._cell).astype(np.int64)
+        places, items = np.unique(np.stack([at, self._highest]), axis=1, return_counts=True)
         best, discount = 0.0, 1.0
         whole = float(self._falls.max()) * len(self._z)
-        # At distance d from z, the next neighbour is one pace further: falls from z - (d + 1) pace to z + d pace count.
+        # At distance d from z, the next neighbour is one pace further: falls from z - (d + 1) pace to z + d pace count,
+        # and highest counts up to (d + 1) r away.
         # A pace counts as one cell more: if z lies on the edge of a cell, rounding may move a neighbour into the next.
+        pace = self._cells + 1
+        near = _widest(self._falls, pace, 1, self._reach)
         while discount * whole > best:
-            left = left - (self._CELLS + 1)
-            windows = [self._falls[max(a, 0) : min(b + 1, cells)] for a, b in zip(left, right, strict=True)]
-            best = max(best, discount * float(items @ [w.max(initial=0.0) for w in windows]))
-            right = right + (self._CELLS + 1)
+            best = max(best, discount * float(items @ near[tuple(places)]))
+            near = _widest(near, pace, pace, self._reach)
             discount *= math.exp(-smoothness)
         # A public constant keeps it smooth, and covers the rounding errors of the loss.
-        return best + 2.0**-32 * len(self._z) * self._order / self._width**2
+        rounding = worst_renyi(self._mechanism, self._order)
+        return best + 2.0**-32 * len(self._z) * float(rounding)
+
+
+def _widest(values: FloatArray, before: int, after: int, aside: int) -> FloatArray:
+    """The largest in the window of ``before`` to ``after`` places along axis 0, ``aside`` to each side along axis 1."""
+    size = before + after + 1
+    along = ndimage.maximum_filter1d(values, size, axis=0, origin=before - size // 2, mode="constant", cval=0.0)
+    return np.asarray(ndimage.maximum_filter1d(along, 2 * aside + 1, axis=1, mode="constant", cval=0.0))

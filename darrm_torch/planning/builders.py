@@ -11,12 +11,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from ..bisection import last_true
 from ..errors import InvalidArgument
-from ..mechanisms.base import Mechanism
+from ..mechanisms.base import Mechanism, NoisyCounts
 from ..mechanisms.darrm import DaRRM
 from ..mechanisms.gnmax import GNMax
 from ..mechanisms.noise_free import MeanProbabilities, NoiseFreeMajority
@@ -44,6 +45,7 @@ __all__ = [
     "gaussian",
     "gaussian_prices_the_label",
     "jury",
+    "lists_quickly",
     "mean_probabilities",
     "noise_free",
     "one_label_by_point",
@@ -64,6 +66,8 @@ _SAMPLED = 350  # the most histograms of a sample that a table looks up
 _LISTED = 1000  # the most histograms for which GNMax prices the label itself
 _LEAST = 1e-6  # of an allowance
 _NOT_PRIVATE = (PrivacyGuarantee(epsilon=math.inf),)  # what teachers promise that promise nothing
+_QUICK = 100  # histograms, and ways to move votes, for which the curve of one label is quick
+_GAIN = 2.0**-8  # of strength, by a price that takes long
 _WORTHWHILE = 1e-3  # below that labels are coins: refused where a mechanism is asked for by name
 
 
@@ -340,11 +344,30 @@ def _table(request: Request, allowance: float, overlap: int, sample: int | None 
 # --- the mechanism's own randomness -----------------------------------------------------------------------------------
 
 
+def lists_quickly(request: Request) -> bool:
+    """Whether the curve of one label over all neighbouring histograms takes a fraction of a second."""
+    few, classes = votes_within(_QUICK, votes=request.teachers, classes=request.classes), request.classes
+    return few >= request.teachers and (classes == 2 or (classes * (classes - 1)) ** request.overlap <= _QUICK)
+
+
 def by_strength(make: Callable[[Request, float], Mechanism], low: float, high: float) -> Build:
-    """Builds the strongest of the mechanisms that ``make`` returns, one for each number in [low, high]."""
+    """Builds the strongest of the mechanisms that ``make`` returns, one for each number in [low, high].
+
+    The search is by the closed form of composition first, then shortly by the curve of a label, which takes longer.
+    """
 
     def build(request: Request) -> Mechanism:
-        return make(request, request.strongest(lambda number: make(request, number), low, high))
+        def closed(number: float) -> Mechanism:
+            mechanism = make(request, number)
+            return replace(mechanism, classes=None) if isinstance(mechanism, NoisyCounts) else mechanism
+
+        number = request.strongest(closed, low, high)
+        exact = partial(make, request)
+        if closed(number) == exact(number):  # there is no other price
+            return exact(number)
+        if number < high and request.keeps(exact(number * (1 + _GAIN)), SLACK):
+            number = request.strongest(exact, number * (1 + _GAIN), high, tolerance=_GAIN / 4)
+        return exact(number)
 
     return build
 

@@ -20,6 +20,7 @@ from ..privacy.allocation_prices import allocated_epsilon
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
+from ..privacy.units import RECORD, ProtectedUnit
 from ..reprs import fenced
 
 __all__ = ["Design", "DesignRow", "design"]
@@ -116,11 +117,12 @@ class Design:
 
     Attributes:
         records: the declared, public number of records.
-        total: what everything that is released may cost together, for adding or removing one record.
+        total: what everything that is released may cost together, for adding or removing one ``unit``.
         sample_rate, steps: of one model.
         data: "pooled": every record may go to any model. "silos": each record stays where it is.
         model_cost: what training one model costs, in any unit.
         rows: the designs; the first is one model.
+        unit: what is protected.
     """
 
     records: int
@@ -130,6 +132,7 @@ class Design:
     data: Literal["pooled", "silos"]
     model_cost: float
     rows: tuple[DesignRow, ...]
+    unit: ProtectedUnit = RECORD
 
     @property
     def one_model(self) -> DesignRow:
@@ -151,6 +154,7 @@ class Design:
         return {
             "records": self.records,
             "total": [self.total.epsilon, self.total.delta],
+            "unit": self.unit.to_dict(),
             "sample_rate": self.sample_rate,
             "steps": self.steps,
             "data": self.data,
@@ -226,7 +230,7 @@ class Design:
         """For 80 columns."""
         place = "pooled" if self.data == "pooled" else "in silos"
         question = (
-            f"{self.records:,} records, {place}. Total: {self.total}, for adding or removing one record. Each model: "
+            f"{self.records:,} records, {place}. Total: {self.total}, for {self.unit}. Each model: "
             f"sample rate {self.sample_rate:.4g}, {self.steps} steps; one model costs {self.model_cost:g}."
         )
         head = f"  {'design':<24}{'multiplier':>11}{'effective':>11}{'relative':>10}{'computing':>11}{'if leaked':>10}"
@@ -258,12 +262,14 @@ def design(
     teachers: int | Sequence[int] = 12,
     overlaps: Sequence[int] | None = None,
     model_cost: float = 1.0,
+    unit: str = "record",
+    records_per_unit: int = 1,
     on_progress: Callable[[str], None] = lambda name: None,
 ) -> Design:
     """The designer's question: how many models, with which overlap and noise, does a total buy?
 
     Formal guarantee: with the noise multiplier of a row, everything that its models release together is within
-    ``total``, for adding or removing one record. Rows with an ``allocation`` need that each record drew its shards at
+    ``total``, for adding or removing one unit. Rows with an ``allocation`` need that each unit drew its shards at
     random and in secret (theory, section 12).
 
     Args:
@@ -277,6 +283,8 @@ def design(
         overlaps: r, the numbers of shards to try for each record, for pooled records; those above a K are left out for
             it. None: 1, 2, 3, 4, half of K, and K.
         model_cost: what training one model costs, in any unit.
+        unit, records_per_unit: what to protect, such as "patient", and how many of its records are in the data of one
+            model at most; with random shards it is the unit that draws them.
         on_progress: called with the name of each design when its noise is found.
 
     Raises:
@@ -311,15 +319,18 @@ def design(
             raise InvalidArgument("overlaps", "left out for silos", overlaps, "Each record stays in its one silo.")
         overlaps = sorted({check_integer("overlaps", overlap, low=1, high=max(counts)) for overlap in overlaps})
     model_cost = check_number("model_cost", model_cost, low=0.0, low_open=True, high_open=True)
+    protected = ProtectedUnit(name=unit, records=records_per_unit)
     rows: list[DesignRow] = []
 
     def add(kind: DesignKind, count: int, overlap: int, *, times: int = 1) -> None:
         """The row of ``count`` models, each with ``times`` the sample rate."""
         secret = kind == "ensemble" and overlap < count
-        allocation = RandomAllocation(teachers=count, overlap=overlap) if secret else None
+        allocation = RandomAllocation(teachers=count, overlap=overlap, unit=unit) if secret else None
         rate = times * sample_rate
-        noise = calibrate_noise(total, sample_rate=rate, steps=steps, overlap=overlap, allocation=allocation)
+        ask: dict[str, Any] = {"overlap": overlap, "allocation": allocation, "unit": protected}
+        noise = calibrate_noise(total, sample_rate=rate, steps=steps, **ask)
         profile = PrivacyProfile.from_dp_sgd([(noise, rate, steps)])
+        profile = profile if protected == RECORD else profile.for_unit(unit, records=records_per_unit)
         known = profile.compose(overlap).epsilon(total.delta)
         epsilon = known if allocation is None else allocated_epsilon(profile, allocation, total.delta)
         effective = noise * math.sqrt(count) / (overlap * times)
@@ -363,6 +374,7 @@ def design(
         data=data,
         model_cost=model_cost,
         rows=tuple(rows),
+        unit=protected,
     )
 
 

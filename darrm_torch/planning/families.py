@@ -14,6 +14,7 @@ from typing import Any
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument
 from ..mechanisms.base import Mechanism
+from ..mechanisms.laplace import LNMax
 from ..mechanisms.selection import ExponentialMechanism, PermuteAndFlip, RandomizedPlurality
 from ..noise.plurality_priors import PluralityPrior
 from ..noise.priors import Prior
@@ -187,14 +188,22 @@ class Family:
         return f'dt.strongest_mechanism("{self.kind}", {arguments})'
 
 
+def _known(request: Request) -> dict[str, Any]:
+    """What a mechanism must know of a request; with the classes it composes labels along the curve of one of them."""
+    classes = request.classes if builders.lists_quickly(request) else None
+    return {"overlap": request.overlap, "teachers": request.teachers, "classes": classes}
+
+
 def _permute_and_flip(request: Request, vote_epsilon: float) -> Mechanism:
-    return PermuteAndFlip(epsilon=request.overlap * vote_epsilon, overlap=request.overlap, teachers=request.teachers)
+    return PermuteAndFlip(epsilon=request.overlap * vote_epsilon, **_known(request))
 
 
 def _exponential(request: Request, vote_epsilon: float) -> Mechanism:
-    return ExponentialMechanism(
-        epsilon=request.overlap * vote_epsilon, overlap=request.overlap, teachers=request.teachers
-    )
+    return ExponentialMechanism(epsilon=request.overlap * vote_epsilon, **_known(request))
+
+
+def _lnmax(request: Request, vote_epsilon: float) -> Mechanism:
+    return LNMax(scale=2 / vote_epsilon, **_known(request))
 
 
 def _randomized_response(request: Request, epsilon: float) -> Mechanism:
@@ -260,6 +269,12 @@ FAMILIES: dict[str, Family] = {
             many="exponential mechanism",
             combined="exponential mechanism + training",
             build=builders.by_strength(_exponential, 2.0**-14, 50.0),
+        ),
+        Family(
+            kind="lnmax",
+            two=None,
+            many=None,
+            build=builders.by_strength(_lnmax, 2.0**-14, 50.0),
         ),
         Family(
             kind="vote-private",
@@ -367,7 +382,8 @@ def strongest_mechanism(
         kind: "darrm", "darrm-point" (two classes, one label), "self-bounding", "subsampling", "noise-free", "jury"
             (the largest that keeps the targets) or "mean-probabilities" (soft labels), which rest on the teachers' own
             privacy; or "optimal" (two classes), "vote-private", "gnmax", "gnmax-label" (few teachers and classes,
-            overlap 1), "permute-and-flip", "exponential" or "randomized-response", whose own randomness protects.
+            overlap 1), "permute-and-flip", "exponential", "lnmax" or "randomized-response", whose own randomness
+            protects.
         teachers: K.
         classes: C.
         teacher: what each promises as a trained model, or one for each teacher; None: nothing.

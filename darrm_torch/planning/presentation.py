@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..privacy.guarantees import PrivacyGuarantee, alarm, format_bound
+from ..privacy.units import RECORD
 from .beliefs import Belief
 from .one_model import OneModel
 from .request import Request
@@ -78,13 +79,15 @@ def _question(request: Request) -> str:
     label = f"label{'s' * (request.labels > 1)}" + f", of {request.classes} classes" * (request.classes > 2)
     targets = [] if request.label_target is None else [f"one label {request.label_target}"]
     targets += [] if request.total_target is None else [f"all labels {request.total_target}"]
-    affected = f"one record affects at most {request.overlap} of them"
+    unit = request.teacher.unit
+    affected = f"one {unit.name} affects at most {request.overlap} of them"
     if request.allocation is not None:
         stated = ", as stated by the user" * (request.allocation.source == "stated")
         affected = f"each {request.allocation.unit} drew {request.overlap} of them at random and in secret{stated}"
     votes = _belief(request.belief if request.teacher.is_private else request.plain_prior)
     if request.teacher.is_private and request.plain_prior not in (None, request.prior):
         votes += f"; of teachers trained without privacy: {_belief(request.plain_prior)}"
+    affected += "" if unit == RECORD else f"; protected: {unit}"
     return (
         f"{request.teachers} teachers, {_promise(request)}; {affected}; "
         f"{request.labels} {label}. Target: {' and '.join(targets)}. Votes: {votes}."

@@ -27,7 +27,8 @@ from .beliefs import Accuracy, stated_beliefs
 from .families import Family, families
 from .needs import TeachersNeeded, smallest, teachers_needed
 from .one_model import OneModel, one_model
-from .presentation import plan_text, plan_values, round_down
+from .order import compared, ordered
+from .presentation import plan_text, plan_values
 from .request import Request, missing_target
 from .strategies import Strategy
 
@@ -42,7 +43,9 @@ class Plan(Request):
     """Every strategy for a budget, best first: those that keep it, by expected accuracy.
 
     Accuracies that are equal to three digits count as equal. Then no noise comes before noise, and randomness that
-    protects whatever the teachers are comes before noise that rests on their training.
+    protects whatever the teachers are comes before noise that rests on their training. Where votes or accuracies are
+    stated, of two classes, the first is the best under typical votes of those within half a percent of the best:
+    accuracies on other data are not known any better.
 
     Attributes:
         teachers, classes, teacher, overlap, labels, label_target, total_target, allocation: the question, checked;
@@ -297,36 +300,8 @@ def _solved(question: Plan, on_progress: Callable[[str], None] = lambda kind: No
         if not (family.rests_on == "both" and rows[0].meets):  # no noise is needed: the best is known
             rows += family.rows(question)
         on_progress(family.kind)
-    rows = [row for row in rows if row.rests_on != "both" or _gains(row, rows)]
-    rows.sort(key=lambda row: (not row.meets, row.accuracy is None, -round(row.accuracy or 0.0, 3)))
-    return replace(question, rows=tuple(replace(row, reason=row.reason + _compared(row, rows)) for row in rows))
-
-
-def _compared(row: Strategy, rows: Sequence[Strategy]) -> str:
-    """How a strategy that keeps the targets compares with the best, and the best with the next."""
-    best = rows[0]
-    if not row.meets or row.accuracy is None or best.accuracy is None:
-        return ""
-    if row is not best:
-        if round(best.accuracy, 3) > round(row.accuracy, 3):
-            return (
-                f" It keeps the target but is right less often than {best.name}, by {best.accuracy - row.accuracy:.3f}."
-            )
-        return f" It is right as often as {best.name}, which needs less."
-    second = next((other for other in rows[1:] if other.meets), None)
-    if second is None:
-        return ""
-    text = f" Next best: {second.name}, {round_down(second.accuracy or 0):.3f}."
-    free = next((one for one in rows if one.kind == "noise-free" and not one.meets), None)
-    if free is not None and free.total is not None and math.isfinite(free.total.epsilon):
-        text += f" Without noise all teachers would cost {free.total.guarantee}."
-    return text
-
-
-def _gains(row: Strategy, rows: Sequence[Strategy]) -> bool:
-    """Whether counting the teachers' training, too, is worth a row: the mechanism alone is right less often."""
-    alone = [one.accuracy or 0.0 for one in rows if one.own_randomness and type(one.mechanism) is type(row.mechanism)]
-    return row.meets and round(row.accuracy or 0.0, 3) > round(max(alone, default=0.0), 3)
+    rows = ordered(question, rows)
+    return replace(question, rows=tuple(replace(row, reason=row.reason + compared(row, rows)) for row in rows))
 
 
 def _best(rows: Sequence[Strategy]) -> Strategy | None:

@@ -148,7 +148,8 @@ class Request:
     def with_plain_teachers(self) -> Request:
         """The same question about teachers that are trained without privacy, and where every draw is known."""
         belief = self.plain_prior or self.prior or typical_votes(self.classes, plain=True)
-        return replace(self, teacher=PrivacyProfile.non_private(), allocation=None, prior=belief, plain_prior=None)
+        nothing = replace(PrivacyProfile.non_private(), unit=self.teacher.unit)
+        return replace(self, teacher=nothing, allocation=None, prior=belief, plain_prior=None)
 
     @property
     def allowance_overlaps(self) -> tuple[int, ...]:

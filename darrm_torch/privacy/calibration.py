@@ -9,6 +9,7 @@ from .allocation import RandomAllocation
 from .allocation_prices import allocated_delta
 from .guarantees import PrivacyGuarantee, check_guarantee
 from .profiles import PrivacyProfile
+from .units import RECORD, ProtectedUnit
 
 __all__ = ["calibrate_noise"]
 
@@ -23,17 +24,19 @@ def calibrate_noise(
     steps: int,
     overlap: int = 1,
     allocation: RandomAllocation | None = None,
+    unit: ProtectedUnit = RECORD,
 ) -> float:
     """The smallest noise multiplier of DP-SGD with which all teachers together cost no more than ``total``.
 
     Found by bisection; the total is proven at the multiplier returned, which is at most 0.1 % above the smallest.
 
     Args:
-        total: the guarantee of everything that the teachers can release, for adding or removing one record.
+        total: the guarantee of everything that the teachers can release, for adding or removing one unit.
         sample_rate: the probability with which a record enters a batch.
         steps: the number of steps of one teacher.
         overlap: r, the number of teachers that one record can affect; ignored with an ``allocation``.
         allocation: how records were allocated to the teachers' shards, if at random and in secret.
+        unit: what is protected, such as a patient with several records in the data of one teacher.
 
     Raises:
         InvalidArgument: an argument is out of range, or no noise is enough.
@@ -43,6 +46,8 @@ def calibrate_noise(
     5.19
     """
     check_guarantee("total", total)
+    if not isinstance(unit, ProtectedUnit) or unit.neighbours != "add/remove":
+        raise InvalidArgument("unit", "a ProtectedUnit that is added or removed", unit)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
     steps, overlap = (
         check_integer("steps", steps, low=1, high=10**9),
@@ -51,6 +56,7 @@ def calibrate_noise(
 
     def keeps(noise: float) -> bool:
         profile = PrivacyProfile.from_dp_sgd([(noise, sample_rate, steps)])
+        profile = profile if unit == RECORD else profile.for_unit(unit.name, records=unit.records)
         if allocation is not None:
             return allocated_delta(profile, allocation, total.epsilon) <= total.delta
         return profile.compose(overlap).delta(total.epsilon) <= total.delta

@@ -26,7 +26,6 @@ __all__ = [
     "RepeatedPromise",
     "composed_epsilon",
     "composed_law",
-    "fixed_batches_curve",
     "grid_parts",
     "grid_step",
     "has_grids",
@@ -296,25 +295,6 @@ def _renyi_accountant(dp_sgd: DpSgd) -> Any:
     for noise, rate, steps, _ in map(run_parts, dp_sgd):
         accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
     return accountant
-
-
-@lru_cache(maxsize=128)
-def fixed_batches_curve(noise: float, rate: float, steps: int) -> tuple[tuple[float, float], ...]:
-    """Pairs (delta, epsilon) for DP-SGD on a share ``rate`` of the records in each step, where one is replaced."""
-    from dp_accounting import NeighboringRelation, dp_event, rdp
-
-    # At these orders the moments are sums, not approximations.
-    orders = sorted({*range(2, 25), *(round(2 ** (power / 4)) for power in range(18, 33))})
-    accountant = rdp.RdpAccountant(orders, NeighboringRelation.REPLACE_ONE)
-    whole = 2**60
-    event = dp_event.SampledWithoutReplacementDpEvent(
-        whole, math.ceil(rate * whole), dp_event.GaussianDpEvent(noise / 2)
-    )
-    accountant.compose(event, steps)
-    rounding = 1e-12 * steps  # as for Poisson sampling
-    deltas = [10.0 ** (-power / 2) for power in range(1, 61)]
-    epsilons = [float(accountant.get_epsilon(delta)) for delta in deltas]
-    return tuple((d, e + rounding) for d, e in zip(deltas, epsilons, strict=True) if rounding < e < LARGEST_EPSILON)
 
 
 def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, finest: float = _FINEST) -> float:

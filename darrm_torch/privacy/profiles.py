@@ -13,6 +13,7 @@ from typing import Any
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..reprs import short_repr
+from .fixed_batches import fixed_batches_curve
 from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .largest import largest_cost
 from .loss_distributions import (
@@ -20,7 +21,6 @@ from .loss_distributions import (
     DpSgdRun,
     composed_epsilon,
     composed_law,
-    fixed_batches_curve,
     run_parts,
 )
 from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
@@ -119,8 +119,9 @@ class PrivacyProfile:
     ) -> PrivacyProfile:
         """DP-SGD on batches of fixed size, drawn without replacement; for neighbours that replace one record.
 
-        Renyi accounting of `dp_accounting` (Wang, Balle, Kasiviswanathan 2019, Theorem 27). Replacing a record moves a
-        sum of clipped gradients by up to twice the clipping bound, to which the noise multiplier refers.
+        Each step is bounded by the curve of Balle, Barthe and Gaboardi (2018, Theorem 11), and the steps are composed
+        along it; where the Renyi accounting of `dp_accounting` is smaller, that holds. Replacing a record moves a sum
+        of clipped gradients by up to twice the clipping bound, to which the noise multiplier refers.
 
         Args:
             noise_multiplier: standard deviation of the noise on the sum of gradients, over the clipping bound.
@@ -134,7 +135,7 @@ class PrivacyProfile:
 
         >>> teacher = PrivacyProfile.from_fixed_batches(noise_multiplier=4.0, records=5000, batch_size=100, steps=500)
         >>> round(teacher.epsilon(1e-5), 2), str(teacher.unit)
-        (2.14, 'replacing one record')
+        (1.05, 'replacing one record')
         """
         noise = check_number("noise_multiplier", noise_multiplier, low=0.0, high=2.0**20, low_open=True)
         records = check_integer("records", records, low=1, high=2**53)

@@ -42,3 +42,14 @@ def test_design_for_silos(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 )
 def test_mistakes(folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
     check_mistake(capsys, folder, *arguments, words=words)
+
+
+def test_a_design_for_patients_needs_more_noise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = (*ASK, "--data", "silos", "--teachers", "3", "--unit", "patient", "--records-per-unit", "4")
+    assert "for adding or removing one patient with at most 4 records" in " ".join(said(capsys, *ask).split())
+    result = json.loads(said(capsys, *ask, "--json"))
+    assert result["unit"] == {"name": "patient", "records": 4, "neighbours": "add/remove"}
+    noise = result["designs"][0]["noise_multiplier"]
+    run = dt.PrivacyProfile.from_dp_sgd([(noise, 1 / 35, 175)])
+    assert run.for_unit("patient", records=4).epsilon(1e-5) <= 1
+    assert run.epsilon(1e-5) < 0.5

@@ -55,6 +55,7 @@ CLASSES = {
     **dict.fromkeys(["noise-free", "jury"], "NoiseFreeMajority"),
     "mean-probabilities": "MeanProbabilities",
     "permute-and-flip": "PermuteAndFlip",
+    "lnmax": "LNMax",
     "randomized-response": "RandomizedPlurality",
     "vote-private": "VotePrivatePlurality",
 }

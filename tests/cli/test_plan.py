@@ -242,3 +242,16 @@ def test_a_mistake_is_one_line_that_names_it(
     trained: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     check_mistake(capsys, trained, *arguments, words=words)
+
+
+def test_a_plan_for_patients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("plan", "--teachers", "5", *PAPER, "--total-target", "9,1e-5", "--overlap", "1", "--unit", "patient")
+    result = json.loads(said(capsys, *ask, "--records-per-unit", "4", "--json"))
+    teacher = dt.PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)]).for_unit("patient", records=4)
+    assert result["teacher"] == teacher.to_dict()
+    free = next(row for row in result["strategies"] if row["kind"] == "noise-free")
+    assert free["total"]["epsilon"] == teacher.epsilon(1e-5)
+    assert "--unit patient --records-per-unit 4" in result["label_options"]
+    text = " ".join(said(capsys, *ask, "--neighbours", "replace-one").split())
+    assert "one patient affects at most 1 of them; protected: replacing one patient;" in text
+    check_mistake(capsys, folder, *ask[:-2], "--records-per-unit", "4", words="--unit must be given with")

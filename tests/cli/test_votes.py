@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import darrm_torch as dt
+from darrm_torch import PrivacyGuarantee
 from darrm_torch.cli import main
 
 VOTES = np.random.default_rng(1).integers(0, 3, (40, 5))
@@ -118,6 +119,27 @@ def test_a_ledger_of_other_votes_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "other teachers" in capsys.readouterr().err
     assert label(tmp_path, *NOISE_FREE, "--header=yes", out="again.csv") == 0
     assert dt.PrivacyLedger(tmp_path / "labels.ledger").count == 40
+
+
+def test_units_and_neighbours_are_priced_named_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four records of a patient cost what group privacy says; the ledger knows the unit."""
+    unit = ("--unit=patient", "--records-per-unit=4")
+    assert label(tmp_path, *NOISE_FREE, *unit, "--delta=1e-3", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    teacher = dt.PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5, delta=1e-5))
+    assert report["total"]["epsilon"] == teacher.for_unit("patient", records=4).epsilon(1e-3) > 1.99
+    assert "patient with at most 4 records" in json.dumps(report)
+    assert label(tmp_path, *NOISE_FREE, out="z.csv") == 0  # the unit is that of the ledger
+    assert "patient" in capsys.readouterr().out
+    assert label(tmp_path, *NOISE_FREE, "--unit=person", out="z.csv") == 2
+    assert "--unit must be left out, or as when" in capsys.readouterr().err
+
+
+def test_a_replaced_record_costs_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert label(tmp_path, *NOISE_FREE, "--neighbours=replace-one", "--delta=1e-3", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert 0.99 < report["total"]["epsilon"] <= 1
+    assert "replacing one record" in json.dumps(report)
 
 
 def test_rows_that_are_known_by_their_number_stay_where_they_are(

@@ -17,7 +17,7 @@ import darrm_torch as dt
 from darrm_torch.labels.vote_tables import lines_of, matrix_of, parquet_batches, parquet_shape, parts_of
 
 MATRIX = np.array([[0, 1, 2]] * 5)
-PACKED = gzip.compress(b"a,b,c\n" + b"0,1,2\n" * 1000)
+PACKED = gzip.compress(b"a,b,c\n" + b"0,1,2\n" * 1000, mtime=0)
 
 
 def npz(shape: tuple[int, ...], **content: bytes) -> Callable[[Path], None]:

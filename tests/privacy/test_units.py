@@ -1,4 +1,4 @@
-"""Units with several records, replaced records and batches of fixed size: exact laws, dp-accounting, simulation."""
+"""Units with several records, and replaced records: exact laws, dp-accounting, simulation."""
 
 from __future__ import annotations
 
@@ -218,55 +218,3 @@ def test_units_are_checked(wrong):
         PrivacyProfile.from_dp_sgd([(3.0, 0.1, 60)]).for_unit("record", records=2)
     with pytest.raises(InvalidArgument, match="single records"):
         patients((3.0, 0.1, 60), 2).for_unit("hospital", records=2)
-
-
-# --- batches of fixed size ---
-
-
-@pytest.mark.parametrize(("noise", "size", "steps"), [(2.0, 1, 1), (3.0, 2, 3), (6.0, 5, 1)])
-def test_fixed_batches_cost_at_least_the_exact_law(noise, size, steps):
-    """Records of 0, one of which is 1 or -1: batches of ``size`` of 10, the two laws by quadrature or simulation.
-
-    With probability b / n the record is in the batch. Then the sums differ by 2, otherwise not at all.
-    """
-    profile = PrivacyProfile.from_fixed_batches(noise_multiplier=noise, records=10, batch_size=size, steps=steps)
-    x = np.linspace(-14 * noise, 14 * noise, 20_001)
-    here = (1 - size / 10) * norm.pdf(x, 0, noise) + size / 10 * norm.pdf(x, 1, noise)
-    there = (1 - size / 10) * norm.pdf(x, 0, noise) + size / 10 * norm.pdf(x, -1, noise)
-    loss = np.log(here / there)
-    width = x[1] - x[0]
-    if steps == 1:
-        for delta in (1e-2, 1e-4):
-            epsilon = profile.epsilon(delta)
-            assert (np.maximum(here - math.exp(epsilon) * there, 0) * width).sum() <= delta
-        return
-    rng = np.random.default_rng(1)
-    drawn = rng.choice(len(x), (100_000, steps), p=here * width / (here * width).sum())
-    total = loss[drawn].sum(axis=1)
-    for delta in (1e-1, 1e-2):
-        values = np.maximum(-np.expm1(profile.epsilon(delta) - total), 0.0)
-        assert values.mean() - 4 * values.std() / math.sqrt(len(values)) <= delta
-
-
-def test_fixed_batches_of_all_records_are_a_gaussian_with_twice_the_shift():
-    whole = PrivacyProfile.from_fixed_batches(noise_multiplier=4.0, records=7, batch_size=7, steps=3)
-    gaussian = PrivacyProfile.from_dp_sgd([(2.0, 1.0, 3)])
-    assert gaussian.epsilon(1e-5) <= whole.epsilon(1e-5) <= 1.2 * gaussian.epsilon(1e-5)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"records": 0}, {"batch_size": 8}, {"steps": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": math.nan}],
-)
-def test_fixed_batches_are_checked(wrong):
-    with pytest.raises(InvalidArgument):
-        PrivacyProfile.from_fixed_batches(
-            **{"noise_multiplier": 1.0, "records": 7, "batch_size": 2, "steps": 3, **wrong}
-        )
-
-
-def test_a_hopeless_training_promises_nothing():
-    assert (
-        PrivacyProfile.from_fixed_batches(noise_multiplier=1e-3, records=7, batch_size=7, steps=30).epsilon(1e-5)
-        == math.inf
-    )
