@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import darrm_torch as dt
-from tests.test_wrong_inputs import CALLS, PLACES, a_plan
+from tests.test_wrong_inputs import CALLS, PLACES, a_plan, network
 
 NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
     "plot_frontier",
@@ -37,7 +37,9 @@ def check_short(value: Any) -> None:
 )
 def test_what_a_call_returns(name: str, tmp_path: Path) -> None:
     np.save(tmp_path / "votes.npy", np.zeros((3, 5), dtype=np.int64))
-    PLACES.update(cache=tmp_path, votes=tmp_path / "votes.npy")
+    torch.save(network().state_dict(), tmp_path / "weights.pt")
+    PLACES.update(cache=tmp_path, votes=tmp_path / "votes.npy", weights=tmp_path / "weights.pt")
+    PLACES["votes-folder"] = tmp_path / "voting"
     function: Any = dt
     for part in name.split("."):
         function = getattr(function, part)

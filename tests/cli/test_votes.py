@@ -174,7 +174,7 @@ def test_what_else_a_ledger_of_votes_belongs_to(tmp_path: Path, capsys: pytest.C
 def test_a_ledger_that_python_bound_to_rules_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dt.PrivacyLedger(tmp_path / "labels.ledger").bind({"rules": "ours"})
     assert label(tmp_path, *NOISE_FREE) == 2
-    assert "and other rules (--overlap, --classes, --delta, a target)" in capsys.readouterr().err
+    assert "and other rules (--overlap, --classes, --delta, a target, --unit" in capsys.readouterr().err
 
 
 def test_labels_of_a_folder_are_written_with_their_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

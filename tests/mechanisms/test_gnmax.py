@@ -155,7 +155,7 @@ def test_bad_arguments_are_one_clear_error(arguments, name: str) -> None:
         (PrivacyGuarantee(epsilon=1.0, delta=1e-5), {"method": "guess"}, "method"),
         (PrivacyGuarantee(epsilon=1.0, delta=1e-5), {"labels": 0}, "labels"),
         (PrivacyGuarantee(epsilon=1.0, delta=1e-5), {"overlap": 0}, "overlap"),
-        (PrivacyGuarantee(epsilon=1e-7, delta=1e-12), {}, "sigma"),
+        (PrivacyGuarantee(epsilon=1e-7, delta=1e-12), {}, "target.epsilon"),
     ],
 )
 def test_targets_that_cannot_be_met_are_refused(target, options, name: str) -> None:
