@@ -31,7 +31,10 @@ exclude_patterns = ["_build", "package.md"]  # the second is the description on 
 nitpicky = True
 # Other projects are named, not linked: resolving a link would need the network.
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|fractions|pathlib|os|typing|abc)\..*")
+    (
+        "py:.*",
+        r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|concurrent|fractions|functools|pathlib|os|typing|abc)\..*",
+    )
 ]
 # Internal names that docstrings mention.
 _INNER = (

@@ -54,7 +54,7 @@ class VoteFile:
         classes: how classes are written in the file, in the order of the labels; a number C: as 0..C-1.
         layout: see above; ``None``: the only one that fits.
         keys: the column that identifies the input, by name or position. Equal keys are one input: the first votes
-            count. ``None``: the number of the row is the key; see :attr:`digest`.
+            count. ``None``: the number of the row is the key; see ``digest``.
         header: whether the first line of text holds names; ``None``: concluded from what it holds.
         missing: how votes that are missing are written, such as ``["-1", "?"]``; ``"nan"``: empty cells and NaN.
         array: the name of the array in an .npz file with several.

@@ -44,7 +44,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         unlabelled_batch_size: if given, training batches are {"labelled": (input, private label), "unlabelled":
             inputs}, for a student with ``consistency``; an epoch is then a pass over the longer of the two.
         keys: what identifies each of the public inputs, as bytes; ``None``: their values, see
-            :meth:`PrivateMajorityEnsemble.forward`.
+            a call of :class:`PrivateMajorityEnsemble`.
         collate_fn: makes a batch of a list of inputs, such as ``DataCollatorWithPadding(tokenizer)``.
         seed: chooses the queries, independently of the votes; it is public, and no privacy rests on it.
 

@@ -98,7 +98,7 @@ def train_teachers(
             shards, and the text of errors. ``None``: that of ``shards``, or else ``folder / "private"``.
         name: first part of the file names.
         executor: runs the trainings in place of processes of this machine: ``distributed.Client(...).get_executor()``
-            of Dask, an ``MPIPoolExecutor`` of mpi4py, or any other executor of :mod:`concurrent.futures`.
+            of Dask, an ``MPIPoolExecutor`` of mpi4py, or any other executor of ``concurrent.futures``.
         workers: number of parallel processes; default: the number of usable cores (1 on CUDA). With an ``executor``,
             how many trainings it is given at a time; default: all.
         device: ``"cpu"`` or ``"cuda"``, which falls back to the CPU without CUDA.
