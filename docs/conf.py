@@ -30,12 +30,10 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build", "package.md"]  # the second is the description on a package index
 nitpicky = True
 # Other projects are named, not linked: resolving a link would need the network.
-nitpick_ignore_regex = [
-    (
-        "py:.*",
-        r"(torch|numpy|np|npt|matplotlib|lightning|L|nn|collections|concurrent|fractions|functools|pathlib|os|typing|abc)\..*",
-    )
-]
+_OTHERS = (
+    "torch numpy np npt matplotlib lightning L nn collections concurrent fractions functools pathlib os typing abc"
+)
+nitpick_ignore_regex = [("py:.*", rf"({'|'.join(_OTHERS.split())})\..*")]
 # Internal names that docstrings mention.
 _INNER = (
     "AnyVotes Belief Charge FloatArray IntArray LabelProfile NoiseFree NoisyCounts PricedMechanism ProtectedUnit "

@@ -43,8 +43,8 @@ class PrivateLabelDataModule(L.LightningDataModule):
         batch_size: of all loaders but the unlabelled one.
         unlabelled_batch_size: if given, training batches are {"labelled": (input, private label), "unlabelled":
             inputs}, for a student with ``consistency``; an epoch is then a pass over the longer of the two.
-        keys: what identifies each of the public inputs, as bytes; ``None``: their values, see
-            a call of :class:`PrivateMajorityEnsemble`.
+        keys: what identifies each of the public inputs, as bytes; ``None``: their values, as in calls
+            of the ensemble.
         collate_fn: makes a batch of a list of inputs, such as ``DataCollatorWithPadding(tokenizer)``.
         seed: chooses the queries, independently of the votes; it is public, and no privacy rests on it.
 
