@@ -22,6 +22,7 @@ import torch
 from distributed import Client, LocalCluster
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.cli import main as darrm
@@ -78,8 +79,7 @@ def main(
     teachers = dt.train_teachers(
         folder / "teachers",
         build_model=logistic_regression,
-        inputs=images[:RECORDS],
-        labels=truth[:RECORDS],
+        dataset=TensorDataset(images[:RECORDS], truth[:RECORDS]),
         shards=dt.assign_shards(RECORDS, teachers=TEACHERS, private_folder=folder / "private"),
         shard_size=RECORDS // TEACHERS,
         settings=dt.TrainingSettings(noise_multiplier=1.5, batch_size=40, epochs=epochs, learning_rate=1.0),

@@ -151,7 +151,9 @@ PLANS = [  # what is asked, and what is recommended
     pytest.param((*FOLDER, "--label-target", "0.3,3e-6"), "darrm", marks=SLOW),
     pytest.param((*FOLDER, "--labels", "40", "--total-target", "1,1e-4", "--overlap", "1"), "noise-free", marks=SLOW),
     pytest.param((*FOLDER, "--classes", "3", "--label-target", "0.3,1e-5"), "self-bounding", marks=SLOW),
-    pytest.param((*OWN, "--classes", "3", "--labels", "40", "--total-target", "1,1e-4"), "gnmax-label", marks=SLOW),
+    pytest.param(
+        (*OWN, "--classes", "3", "--labels", "40", "--total-target", "1,1e-4"), "permute-and-flip", marks=SLOW
+    ),
     ((*OWN, "--classes", "3", "--label-target", "1"), "vote-private"),
     ((*OWN, "--label-target", "1"), "optimal"),
 ]
