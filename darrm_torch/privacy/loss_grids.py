@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy import fft, optimize, signal, special
+from scipy import fft, optimize, special
 
 from ..arrays import FloatArray
 from .units import group_loss
@@ -67,6 +67,8 @@ class LossGrid:
         masses[self.low - first :][: len(self.masses)] = self.masses
         above = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)  # mass beyond each point
         fall = math.exp(-self.step)
+        from scipy import signal  # slow to import
+
         delta = signal.lfilter([-math.expm1(-self.step)], [1.0, -fall], above[::-1])[::-1]
         return np.asarray(self.infinite + delta[low - first : high - first + 1])
 
