@@ -149,8 +149,7 @@ class PrivateLabeler:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
             delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
         self.delta = check_number("delta", delta, low=0, high=1)
-        terms: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta}
-        terms |= rules or {}
+        terms: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta, **(rules or {})}
         terms |= {} if allocation is None else {"allocation": allocation.to_dict()}
         terms |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
         unit = common_unit(profile.unit for profile in profiles)
@@ -293,15 +292,16 @@ class PrivateLabeler:
         return votes
 
     @checked
-    def check_budget(self, keys: Sequence[bytes]) -> None:
-        """Check that labels for all these keys fit in the ledger's budget. Draws and charges nothing.
+    def check_budget(self, keys: Sequence[bytes]) -> list[int]:
+        """The first positions of the new keys, if labels for all of them fit in the budget. Draws and charges nothing.
 
         Raises:
             BudgetExceeded: the new labels would not fit.
         """
         with self._overlap_hint():
-            self.ledger.check(keys)
+            new = self.ledger.check(keys)
         warn_before_labels(self.mechanism, self.ledger, self._situation, self.delta, labels=len(set(keys)))
+        return new
 
     @contextmanager
     def _overlap_hint(self) -> Iterator[None]:
@@ -358,8 +358,8 @@ class PrivateLabeler:
         """Vote counts ``(B, C)``; a missing vote counts for a class that the key and the teacher's number decide."""
         classes = self._class_count()
         for number, row in zip(*np.nonzero(votes == MISSING), strict=True):
-            chance = hashlib.blake2b(keys[row], digest_size=8, salt=int(number).to_bytes(4, "big"))
-            votes[number, row] = int.from_bytes(chance.digest(), "big") % classes
+            chance = hashlib.blake2b(keys[row], digest_size=8, salt=int(number).to_bytes(4, "big")).digest()
+            votes[number, row] = int.from_bytes(chance, "big") % classes
         read = np.ones(votes.shape, dtype=np.bool_) if juries is None else juries.T
         return np.stack([((votes == one) & read).sum(axis=0) for one in range(classes)], axis=1)
 

@@ -18,7 +18,7 @@ from ..reprs import text_or_nothing
 from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 from .ledger_head import LedgerHead
-from .ledger_index import LabelIndex, checked_keys
+from .ledger_index import LabelIndex, checked_keys, new_keys
 from .ledger_migration import migrate
 
 __all__ = ["Charge", "PrivacyLedger"]
@@ -168,11 +168,8 @@ given out; 0 more labels fit
         """
         keys = checked_keys(keys)
         with self._transaction():
-            labels, new = self._labels.find(keys), dict[bytes, int]()
-            for position, (key, label) in enumerate(zip(keys, labels, strict=True)):
-                if label is None:
-                    new.setdefault(key, position)
-            if new:
+            labels = self._labels.find(keys)
+            if new := new_keys(keys, labels):
                 self._check_budget(len(new))
                 self._entries.reserve(256 + sum(2 * len(key) + 26 for key in new))  # a full disk shows before the votes
                 drawn = [_checked_label(one) for one in draw(list(new.values()))]
@@ -184,17 +181,20 @@ given out; 0 more labels fit
             return labels
 
     @checked
-    def check(self, keys: Sequence[bytes]) -> None:
+    def check(self, keys: Sequence[bytes]) -> list[int]:
         """Check that all these keys could be answered now; charges nothing.
+
+        Returns:
+            The positions of the keys that are new, the first one of each.
 
         Raises:
             BudgetExceeded: the labels of those that are new would together exceed the budget.
         """
         keys = checked_keys(keys)
         with self._reading():
-            self._check_budget(
-                len({key for key, label in zip(keys, self._labels.find(keys), strict=True) if label is None})
-            )
+            new = new_keys(keys, self._labels.find(keys))
+            self._check_budget(len(new))
+        return list(new.values())
 
     @checked
     def note(self, name: str, text: str | None = None) -> str | None:

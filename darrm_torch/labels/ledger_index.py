@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import IntArray
 from ..errors import InvalidArgument
 
-__all__ = ["LabelIndex", "checked_keys"]
+__all__ = ["LabelIndex", "checked_keys", "new_keys"]
 
 _RECENT = 50_000
 
@@ -68,6 +68,15 @@ class LabelIndex:
         together, all_labels = np.concatenate(digests), np.concatenate(labels)
         order = np.argsort(together[:, 0], kind="stable")
         self._runs.append((together[order], all_labels[order]))
+
+
+def new_keys(keys: Sequence[bytes], labels: Sequence[Any]) -> dict[bytes, int]:
+    """The keys without a label, each with its first position."""
+    new = dict[bytes, int]()
+    for position, (key, label) in enumerate(zip(keys, labels, strict=True)):
+        if label is None:
+            new.setdefault(key, position)
+    return new
 
 
 def _digests(keys: Sequence[bytes]) -> IntArray:

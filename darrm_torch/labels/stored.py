@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..arguments import checked
-from ..arrays import BoolArray, IntArray
+from ..arrays import IntArray
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..files import write_whole
 from ..mechanisms.noise_free import NoiseFreeMajority
@@ -172,7 +173,7 @@ def label_loader(
         if isinstance(voter, StoredTeacher) and read not in (None, voter._weights):
             raise UnprovenPrivacy(f"the weights of teacher {number} are not those that its profile was read with")
     keys = [key for inputs in _batches(loader) for key in input_digests(inputs)]
-    new = _new_rows(labeler, keys)
+    new = np.array(labeler.check_budget(keys), dtype=np.int64)
     folder = open_private(private_folder)
     votes = folder / "votes"
     kind = np.int8 if labeler._class_count() <= 127 else np.int16 if labeler._class_count() <= 2**15 else np.int32
@@ -191,33 +192,17 @@ def label_loader(
                     with write_whole(file, private=True) as temporary, open(temporary, "wb") as out:
                         np.save(out, _votes_of(labeler, number, loader, keys, new).astype(kind))
                 bar.update()
-    for start in range(0, len(new), _PART):
-        part = slice(start, start + _PART)
-        table = np.stack([np.load(file, mmap_mode="r")[new[part]] for file in files])
-        labeler.label([keys[row] for row in new[part]], table)
-    labels: IntArray = np.asarray(labeler.answer(keys, _stop), dtype=np.int64)
+
+    def kept(start: int, rows: Sequence[int]) -> IntArray:
+        return np.stack([np.load(file, mmap_mode="r")[start:][rows] for file in files])
+
+    parts = [labeler.label(keys[start : start + _PART], partial(kept, start)) for start in range(0, len(keys), _PART)]
+    labels: IntArray = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
     for file in files:
         file.unlink()
     with contextlib.suppress(OSError):  # another run's
         votes.rmdir()
     return labels
-
-
-class _NewRows(Exception):
-    """Carries the rows that have no label yet out of a call that then charges nothing."""
-
-
-def _stop(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-    raise _NewRows(rows)
-
-
-def _new_rows(labeler: PrivateLabeler, keys: Sequence[bytes]) -> IntArray:
-    """The rows whose keys have no label yet, after the budget was checked for all of them."""
-    try:
-        labeler.answer(keys, _stop)
-    except _NewRows as found:
-        return np.array(found.args[0], dtype=np.int64)
-    return np.zeros(0, dtype=np.int64)
 
 
 def _batches(loader: Iterable[Any]) -> Iterator[Structure]:

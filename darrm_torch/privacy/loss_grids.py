@@ -62,13 +62,13 @@ class LossGrid:
 
         With T(j) the mass above j, G(j - 1) = e^-step G(j) + (1 - e^-step) T(j - 1): only positive numbers are added.
         """
+        from scipy import signal  # slow to import
+
         first, last = min(low, self.low), max(high, self.low + len(self.masses) - 1)
         masses = np.zeros(last - first + 1)
         masses[self.low - first :][: len(self.masses)] = self.masses
         above = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)  # mass beyond each point
         fall = math.exp(-self.step)
-        from scipy import signal  # slow to import
-
         delta = signal.lfilter([-math.expm1(-self.step)], [1.0, -fall], above[::-1])[::-1]
         return np.asarray(self.infinite + delta[low - first : high - first + 1])
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import darrm_torch as dt
 from darrm_torch import PrivacyProfile, read_privacy
 
 STEPS = [(1.0, 0.1, 10)]
@@ -55,6 +58,29 @@ class Teacher:
     def read(self, **options) -> PrivacyProfile:
         given = {"module": self.module, "data_loader": self.loader, "optimizer": self.optimizer}
         return read_privacy(self.engine, **(given | options))
+
+
+def ensemble_of(trained: list[tuple[Any, ...]], **how: Any) -> dt.PrivateMajorityEnsemble:
+    """An ensemble of teachers, each given as its model, engine, optimizer and loader."""
+    models, engines, optimizers, loaders = map(list, zip(*trained, strict=True))
+    settings = {"delta": 1e-5, "allowance": 1, "overlap": 1} | how
+    return dt.PrivateMajorityEnsemble.from_opacus(
+        models, engines, optimizers=optimizers, data_loaders=loaders, ledger=dt.PrivacyLedger(), **settings
+    )
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the raw batches that it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and len(x):
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        return self.head(x - self.mean)
 
 
 def save(file, teacher, **extra):

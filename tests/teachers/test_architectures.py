@@ -14,8 +14,8 @@ from opacus.validators import ModuleValidator
 from torch import nn
 from torch.utils.data import DataLoader, StackDataset
 
-import darrm_torch as dt
 from darrm_torch.teachers.structures import Rows, call, logits_of, rows_of
+from tests.teachers.helpers import ensemble_of
 
 CLASSES, RECORDS = 3, 6
 IMAGES: Any = torch.rand(2 * RECORDS, 3, 32, 32)
@@ -143,20 +143,7 @@ def test_an_architecture_votes_as_the_bare_model(name: str, mode: str) -> None:
         networks.append(network := repaired(build))
         rows = range(number * RECORDS, (number + 1) * RECORDS)
         parts.append(trained(network, rows_of(inputs, rows), mode=mode))
-    models, engines, optimizers, loaders = zip(*parts, strict=True)
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(
-        models,
-        engines,
-        optimizers=optimizers,
-        data_loaders=loaders,
-        delta=1e-5,
-        allowance=1,
-        overlap=1,
-        noise="self-bounding",
-        classes=CLASSES,
-        ledger=dt.PrivacyLedger(),
-        accept=["ghost"] if mode == "ghost" else [],
-    )
+    ensemble = ensemble_of(parts, noise="self-bounding", classes=CLASSES, accept=["ghost"] if mode == "ghost" else [])
     with torch.no_grad():
         alone = [
             torch.cat([logits_of(call(network.eval(), rows_of(inputs, [row]))) for row in range(2 * RECORDS)])

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
+from tests.teachers.helpers import ensemble_of
 
 INPUTS, LABELS = torch.randn(24, 3, 32, 32), torch.randint(0, 2, (24,))
 
@@ -63,24 +64,9 @@ def fine_tuned(network: nn.Module, *, seed: int, absorb: bool = False, new_head:
     return model, engine, optimizer, loader
 
 
-def ensemble(trained: list[tuple[Any, ...]], **how: Any) -> dt.PrivateMajorityEnsemble:
-    models, engines, optimizers, loaders = map(list, zip(*trained, strict=True))
-    return dt.PrivateMajorityEnsemble.from_opacus(
-        models,
-        engines,
-        optimizers=optimizers,
-        data_loaders=loaders,
-        delta=1e-5,
-        allowance=1,
-        overlap=1,
-        ledger=dt.PrivacyLedger(),
-        **how,
-    )
-
-
 def test_heads_on_one_frozen_trunk_are_several_teachers() -> None:
     trained = [fine_tuned(base(), seed=seed, new_head=True) for seed in range(3)]
-    mine = ensemble(trained)
+    mine = ensemble_of(trained)
     assert mine(INPUTS[:2]).shape == (2,)
     assert any("Common part" in assumption for assumption in mine.total_privacy(labels=1).assumptions)
     storages = {weight.untyped_storage().data_ptr(): weight.numel() for weight in mine._teachers.parameters()}
@@ -89,7 +75,7 @@ def test_heads_on_one_frozen_trunk_are_several_teachers() -> None:
 
 def test_heads_that_started_alike_are_compared_by_their_updates() -> None:
     trained = [fine_tuned(base(), seed=seed) for seed in range(3)]
-    ensemble(trained, initial=base())
+    ensemble_of(trained, initial=base())
     with pytest.raises(dt.InvalidArgument, match="initial must be the weights that the teachers started from"):
         dt.check_independent(modules=[model for model, *_ in trained], initial=nn.Linear(2, 2))
 
@@ -100,14 +86,14 @@ def test_equal_noise_is_still_seen_beside_a_common_trunk() -> None:
         head = trained[0][0]._module.fc.weight
         trained[1][0]._module.fc.weight.copy_(head + 1e-4 * torch.randn_like(head))
     with pytest.raises(dt.UnprovenPrivacy, match="correlate"):
-        ensemble(trained, initial=base())
+        ensemble_of(trained, initial=base())
 
 
 def test_statistics_that_absorbed_private_batches_are_refused() -> None:
     trained = [fine_tuned(base(), seed=seed, absorb=True) for seed in range(2)]
     for how in ({}, {"initial": base()}):
         with pytest.raises(dt.UnprovenPrivacy, match="statistics of raw training batches"):
-            ensemble(trained, **how)
+            ensemble_of(trained, **how)
 
 
 def test_one_teacher_needs_its_start_to_show_that_statistics_are_public() -> None:

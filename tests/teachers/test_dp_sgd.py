@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy, read_privacy
 from darrm_torch.teachers.dp_sgd import train_teacher
-from tests.teachers.helpers import build, some_data, zeros
+from tests.teachers.helpers import Centred, build, some_data, zeros
 
 
 @pytest.mark.parametrize(
@@ -129,20 +129,6 @@ def test_records_that_are_not_finite_contribute_zero(bad: float | str, noise: fl
 
 def bias_free() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False))
-
-
-class Centred(nn.Module):
-    """Subtracts the mean of the raw batches that it saw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and len(x):
-            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
-        return self.head(x - self.mean)
 
 
 def test_a_model_that_keeps_statistics_of_raw_batches_is_refused() -> None:

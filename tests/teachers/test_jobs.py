@@ -6,25 +6,11 @@ import io
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils.data import TensorDataset
 
 from darrm_torch import TrainingSettings
 from darrm_torch.teachers.jobs import Job, run_job
-from tests.teachers.helpers import build, some_data
-
-
-class Centred(nn.Module):
-    """Keeps the mean of the last batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(4, 2)
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.mean = x.mean(0).detach()
-        return self.head(x)
+from tests.teachers.helpers import Centred, build, some_data
 
 
 def job(**other: Any) -> Job:
