@@ -54,7 +54,8 @@ def keep_copy(path: Path, number: int) -> None:
 
 def weights_in(folder: Path) -> list[Path]:
     """The teachers' files in a folder, by name: ``teacher-*.pt``, or any ``*.pt`` if there are none."""
-    return sorted(folder.glob("teacher-*.pt")) or sorted(folder.glob("*.pt"))
+    # A hidden one is what a process that was killed left of a file.
+    return sorted(folder.glob("teacher-*.pt")) or sorted(folder.glob("[!.]*.pt"))
 
 
 def make_private_folder(path: Path) -> None:

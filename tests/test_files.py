@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from darrm_torch.files import make_private_folder, write_whole
+from darrm_torch.files import make_private_folder, weights_in, write_whole
 
 MASKS = [0o000, 0o022, 0o077, 0o777]
 
@@ -37,6 +37,13 @@ def test_a_folder_that_exists_keeps_its_permissions(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"exists|directory"):
         make_private_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["teacher-0.pt", "heads.pt"])
+def test_what_a_killed_process_left_is_no_teacher(tmp_path, name):
+    for file in (name, f".{name}-k1ll3d.pt"):
+        (tmp_path / file).touch()
+    assert weights_in(tmp_path) == [tmp_path / name]
 
 
 def test_links_folders_pipes_and_devices_are_not_replaced(tmp_path):
