@@ -2,6 +2,7 @@
 
 from . import federated as federated, lightning as lightning
 from .auditing import Audit as Audit, audit as audit
+from .cost_plots import plot_ledger as plot_ledger, plot_totals as plot_totals
 from .errors import (
     BudgetExceeded as BudgetExceeded,
     DarrmError as DarrmError,
@@ -68,7 +69,6 @@ from .planning.strategies import Strategy as Strategy
 from .plots import (
     plot_frontier as plot_frontier,
     plot_label_profile as plot_label_profile,
-    plot_ledger as plot_ledger,
     plot_noise as plot_noise,
     plot_plurality as plot_plurality,
 )

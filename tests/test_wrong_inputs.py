@@ -123,6 +123,10 @@ def drawn_labels(new: Any) -> list[int]:
     return [1 for _ in new]
 
 
+def total_of(labels: int) -> dt.TotalPrivacy:
+    return dt.total_privacy(teachers=[HALF] * 3, mechanism=dt.NoiseFreeMajority(), labels=labels, delta=1e-4)
+
+
 def used_ledger() -> dt.PrivacyLedger:
     ledger = dt.PrivacyLedger(cost=dt.PrivacyGuarantee(epsilon=0.1))
     ledger.answer([b"a"], drawn_labels)
@@ -331,6 +335,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         "mechanism": dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.0),
         "axes": no_figure(),
     },
+    "plot_totals": lambda: {"total": total_of, "labels": [1, 2], "axes": no_figure()},
     "read_privacy": lambda: {"source": list(RUNS)},
     "read_teachers": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "self_bounding_allowance": lambda: {"gamma": noise().gamma, "teachers": 3},
