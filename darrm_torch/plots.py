@@ -257,6 +257,8 @@ def plot_frontier(
 ) -> Any:
     """Plots the agreement of each strategy against epsilon, at the plan's deltas.
 
+    Strategies that count whole teachers are drawn in steps, each up to the next epsilon of the figure.
+
     Args:
         plan: the plan; the epsilons of its targets are scaled.
         epsilons: the epsilons to plan for; None for a range from a quarter of the plan's to four times it.
@@ -277,7 +279,7 @@ def plot_frontier(
     axes = axes_or_new(axes)
     target = plan.targets[-1]
     grid = (
-        np.geomspace(target.epsilon / 4, target.epsilon * 4, 13)
+        np.geomspace(target.epsilon / 4, target.epsilon * 4, 9)
         if epsilons is None
         else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
     )
@@ -297,6 +299,8 @@ def plot_frontier(
         kind, combined = drawn_as[name]
         hollow = {"fillstyle": "none", "linestyle": ":"} if combined else {}
         (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **look_of[kind] | hollow)
+        if kind == "subsampling" or kind.startswith("noise-free"):  # whole teachers: a step, nothing in between
+            line.set_drawstyle("steps-post")
         above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # wider, so that it shows below them
         line.set(linewidth=1.4 + 1.8 * above, markersize=5 + 3 * above)
     axes.axvline(target.epsilon, color="black", linewidth=0.8, linestyle=":")

@@ -161,5 +161,7 @@ def test_curves_that_coincide_are_both_seen() -> None:
     lines = {line.get_label(): line for line in plot_frontier(plan, [0.35]).get_lines()}
     below, above = lines["noise-free, part of the 11"], lines["subsampling"]
     assert below.get_ydata() == pytest.approx(above.get_ydata(), abs=1e-6)
+    assert below.get_drawstyle() == above.get_drawstyle() == "steps-post"  # a slope would show what nothing reaches
+    assert lines["self-bounding noise"].get_drawstyle() == "default"
     assert below.get_linewidth() > above.get_linewidth() + 1
     assert below.get_markersize() > above.get_markersize() + 1
