@@ -230,6 +230,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "TrainingSettings": lambda: {"noise_multiplier": 2.0, "max_grad_norm": 1.0, "batch_size": 4, "epochs": 1},
     "TrainingSettings.steps_per_epoch": lambda: (dt.TrainingSettings(), {"shard_size": 100}),
     "VotePrivatePlurality": lambda: {"teachers": 3, "classes": 3, "epsilon": 1.0},
+    "PrivateValidation": lambda: {"epsilon": 0.5},
+    "private_counts": lambda: {"counts": [[3, 1]], "epsilon": 0.5},
+    "accuracy_interval": lambda: {"right": 9, "wrong": 1, "epsilon": 0.5},
     "allocated_delta": lambda: {"profile": HALF, "allocation": allocation(), "epsilon": 0.1},
     "allocated_epsilon": lambda: {"profile": HALF, "allocation": allocation(), "delta": 1e-4},
     "as_if_redrawn": lambda: {"label": HALF, "labels": 3, "slack": 1e-6},
@@ -576,6 +579,9 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("self_bounding_delta", "epsilon"): "huge int, huge float",
     ("self_bounding_delta", "allowance"): "inf, huge int, huge float",
     ("self_bounding_epsilon", "allowance"): "inf, huge int, huge float",
+    ("private_counts", "counts"): "[], empty tensor, scalar tensor",  # counts of nothing, or one count
+    ("accuracy_interval", "right"): "negative",  # noise may exceed a count
+    ("accuracy_interval", "wrong"): "negative",
     ("*", "voters"): "huge int, beyond float",  # more than there are: all of them
     ("PrivacyReading.check", "source"): "None",
     ("PrivacyReading.check", "module"): "None, {}, {'a': 1}, module",
