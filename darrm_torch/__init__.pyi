@@ -27,6 +27,7 @@ from .mechanisms.data_dependent import (
     DataDependentLoss as DataDependentLoss,
 )
 from .mechanisms.gnmax import GNMax as GNMax
+from .mechanisms.interactive import InteractiveGNMax as InteractiveGNMax
 from .mechanisms.laplace import LNMax as LNMax
 from .mechanisms.noise_free import MeanProbabilities as MeanProbabilities, NoiseFreeMajority as NoiseFreeMajority
 from .mechanisms.plurality import (
