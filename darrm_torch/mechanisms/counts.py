@@ -128,10 +128,11 @@ def _at_most(count: int, units: int, chance: float, noise: FloatArray) -> float:
 @lru_cache(maxsize=32)
 def _noise(epsilon: float, cells: int) -> FloatArray:
     """The distribution function of the sum of the noise of so many cells, from -reach to reach."""
-    law = geometric(epsilon, two_sided=True).symmetric_law()
-    reach = int((60 + 12 * np.sqrt(2 * cells)) / epsilon) + len(law) // 2
+    one = geometric(epsilon, two_sided=True).symmetric_law()
+    reach = int((60 + 12 * np.sqrt(2 * cells)) / epsilon) + len(one) // 2
     size = 1 << int(2 * reach).bit_length()
     centred = np.zeros(size)
-    centred[np.arange(-(len(law) // 2), len(law) // 2 + 1)] = law
+    centred[np.arange(-(len(one) // 2), len(one) // 2 + 1)] = one
     total = np.fft.irfft(np.fft.rfft(centred) ** cells, size)
-    return np.minimum(1.0, np.cumsum(np.maximum(total[np.arange(-reach, reach + 1)], 0.0)))
+    law = np.maximum(total[np.arange(-reach, reach + 1)], 0.0)
+    return np.asarray(np.minimum(1.0, law.cumsum()), dtype=np.float64)
