@@ -545,6 +545,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("NoiseFunction.label_probability", "counts"): "2",
     ("PrivateLabeler", "teachers"): "['x'], str array",  # names
     ("PrivateLabeler", "assumptions"): "['x'], str array",
+    ("*", "findings"): "['x']",  # names
     ("VoteFile", "classes"): "str array",
     ("VoteFile", "missing"): "['x'], str array",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",

@@ -37,7 +37,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         public: unlabelled inputs: a tensor ``(N, ...)``, a tuple or a mapping of tensors, or a map-style data set of
             inputs (of an item that is a tuple the first element is taken). An item that is a mapping is an input as a
             whole: remove labels from it.
-        queries: Q, how many of them to label.
+        queries: Q, how many of them to label; with F findings each is F labels.
         validation: data set of (input, label), optional.
         test: data set of (input, label), optional.
         batch_size: of all loaders but the unlabelled one.
@@ -105,7 +105,10 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
     @property
     def labels(self) -> Tensor:
-        """The private labels ``(Q,)`` int64, or soft labels ``(Q, C)`` float32, in the order of ``queries``."""
+        """The private labels ``(Q,)`` int64, in the order of ``queries``.
+
+        ``(Q, F)`` where the ensemble is asked about F findings; soft labels are ``(Q, C)`` float32.
+        """
         return self.label() if self._labels is None else self._labels
 
     def label(self) -> Tensor:
