@@ -359,7 +359,13 @@ CALLS: dict[str, Callable[[], Any]] = {
     "lightning.FixMatch": dict,
     "lightning.FixMatch.augment": lambda: (dt.lightning.FixMatch(), {"inputs": IMAGES}),
     "lightning.PrivacyReport": lambda: {"ensemble": ensemble()},
-    "lightning.PrivateLabelDataModule": lambda: {"ensemble": ensemble(), "public": PUBLIC, "queries": 3},
+    "lightning.PrivateLabelDataModule": lambda: {
+        "ensemble": ensemble(),
+        "public": PUBLIC,
+        "queries": 3,
+        "rounds": 2,
+        "acquire": "margin",
+    },
     "lightning.StudentModule": lambda: {"backbone": network()},
     "lightning.VirtualAdversarialTraining": lambda: {"radius": 1.0},
     "lightning.label_transition": lambda: {
@@ -443,8 +449,9 @@ NOT_CALLED = {
     "DistributedEnsemble.forward, DistributedEnsemble.train": "needs a group; forward is the ensemble's",
     "PrivateMajorityEnsemble.train": "an override of Torch's",
     "lightning.AccountantCheckpoint.*, lightning.PrivacyReport.*, lightning.StudentModule.*, "
-    "lightning.PrivateLabelDataModule.*": "called by Lightning",
+    "lightning.PrivateLabelDataModule.*": "called by Lightning; ask: tests/lightning/test_acquisition.py",
     "lightning.FixMatch.loss, lightning.VirtualAdversarialTraining.*": "called by StudentModule",
+    "lightning.FixMatch.view": "called by PrivateLabelDataModule.ask",
     "federated.Answer*, federated.Request.*": "read by the server and the sites: tests/federated/test_messages.py",
     "federated.Site.answer, federated.MessageRefused*, federated.public_key": "tests/federated",
     "watch_training": "needs an optimizer of Opacus: tests/teachers/test_watching.py",
