@@ -194,7 +194,6 @@ def test_equal_inputs_are_one_question() -> None:
     small.label()
     with pytest.raises(dt.InvalidArgument, match="queries must be at most"):
         small.ask(EDGE)
-        small.ask(EDGE)
 
 
 def test_wrong_plans_are_refused() -> None:
