@@ -100,6 +100,11 @@ from .privacy.totals import (
     TotalPrivacy as TotalPrivacy,
     total_privacy as total_privacy,
 )
+from .privacy.tuning_prices import (
+    RandomRuns as RandomRuns,
+    tuning_delta as tuning_delta,
+    tuning_epsilon as tuning_epsilon,
+)
 from .teachers.adapters import adapter_teachers as adapter_teachers
 from .teachers.checkpoints import load_teacher as load_teacher
 from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records
