@@ -261,16 +261,16 @@ class _Price:
 
     def delta(self, epsilon: float) -> float:
         """Delta at ``epsilon`` for a unit that is removed or added, whichever is larger."""
-        return min(1.0, max(self._delta(law, epsilon) for law in self._laws))
+        return float(min(1.0, max(self._delta(law, epsilon) for law in self._laws)))
 
     def _delta(self, law: RatioLaw, epsilon: float) -> float:
         factor = math.exp(min(epsilon, _LARGEST)) * (1 - law.value_error - _SLACK)
         removed = _largest(self._corners[0], law.values, np.full_like(law.values, factor))
         added = _largest(self._corners[1], np.ones_like(law.values), factor * law.values)
-        most = _density(self._runs, np.zeros(1))[0]
+        most = float(_density(self._runs, np.zeros(1))[0])
         delta = max(float(law.masses @ removed) + most * law.lost, float(law.masses @ added)) + most * law.gone
         slack = 1 + law.mass_error + law.value_error + _SLACK
-        return float(delta * slack) + self._runs.zero * max(law.removal(epsilon), law.addition(epsilon))
+        return delta * slack + self._runs.zero * max(law.removal(epsilon), law.addition(epsilon))
 
 
 def _most(ranks: FloatArray, losses: FloatArray, there: FloatArray, back: FloatArray) -> FloatArray:
