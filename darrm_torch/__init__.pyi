@@ -102,6 +102,11 @@ from .privacy.totals import (
     TotalPrivacy as TotalPrivacy,
     total_privacy as total_privacy,
 )
+from .privacy.tuning_prices import (
+    RandomRuns as RandomRuns,
+    tuning_delta as tuning_delta,
+    tuning_epsilon as tuning_epsilon,
+)
 from .privacy.validation import PrivateValidation as PrivateValidation
 from .teachers.adapters import adapter_teachers as adapter_teachers
 from .teachers.checkpoints import load_teacher as load_teacher

@@ -369,6 +369,10 @@ CALLS: dict[str, Callable[[], Any]] = {
         "shard_size": 2,
         "settings": dt.TrainingSettings(epochs=1),
     },
+    "RandomRuns": lambda: {"mean": 5.0, "shape": 1.0},
+    "RandomRuns.chance_of_missing": lambda: (dt.RandomRuns(mean=5.0), {"share": 0.1}),
+    "tuning_delta": lambda: {"training": HALF, "epsilon": 0.5, "runs": dt.RandomRuns(mean=5.0)},
+    "tuning_epsilon": lambda: {"training": HALF, "delta": 1e-4, "runs": dt.RandomRuns(mean=5.0)},
     "lightning.AccountantCheckpoint": lambda: {"engine": engine()},
     "lightning.FixMatch": dict,
     "lightning.FixMatch.augment": lambda: (dt.lightning.FixMatch(), {"inputs": IMAGES}),
@@ -562,6 +566,8 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("*", "timeout"): "huge int, huge float",
     ("*", "allowance"): "huge int, huge float",  # above every useful one: no noise
     ("Plan.at", "epsilon"): "huge int, huge float",
+    ("RandomRuns", "shape"): "inf",  # Poisson
+    ("tuning_delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.compose", "other"): "huge int, beyond float",
     ("NoiseFunction.label_probability", "counts"): "2",
