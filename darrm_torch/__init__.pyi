@@ -2,6 +2,7 @@
 
 from . import federated as federated, lightning as lightning
 from .auditing import Audit as Audit, audit as audit
+from .cost_plots import plot_ledger as plot_ledger, plot_totals as plot_totals
 from .errors import (
     BudgetExceeded as BudgetExceeded,
     DarrmError as DarrmError,
@@ -21,12 +22,14 @@ from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
 from .labels.voters import Voter as Voter
 from .mechanisms.base import Mechanism as Mechanism
 from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
+from .mechanisms.counts import accuracy_interval as accuracy_interval, private_counts as private_counts
 from .mechanisms.darrm import DaRRM as DaRRM
 from .mechanisms.data_dependent import (
     DataDependentGuarantee as DataDependentGuarantee,
     DataDependentLoss as DataDependentLoss,
 )
 from .mechanisms.gnmax import GNMax as GNMax
+from .mechanisms.interactive import InteractiveGNMax as InteractiveGNMax
 from .mechanisms.laplace import LNMax as LNMax
 from .mechanisms.noise_free import MeanProbabilities as MeanProbabilities, NoiseFreeMajority as NoiseFreeMajority
 from .mechanisms.plurality import (
@@ -69,7 +72,6 @@ from .planning.strategies import Strategy as Strategy
 from .plots import (
     plot_frontier as plot_frontier,
     plot_label_profile as plot_label_profile,
-    plot_ledger as plot_ledger,
     plot_noise as plot_noise,
     plot_plurality as plot_plurality,
 )
@@ -101,6 +103,12 @@ from .privacy.totals import (
     TotalPrivacy as TotalPrivacy,
     total_privacy as total_privacy,
 )
+from .privacy.tuning_prices import (
+    RandomRuns as RandomRuns,
+    tuning_delta as tuning_delta,
+    tuning_epsilon as tuning_epsilon,
+)
+from .privacy.validation import PrivateValidation as PrivateValidation
 from .teachers.adapters import adapter_teachers as adapter_teachers
 from .teachers.checkpoints import load_teacher as load_teacher
 from .teachers.dp_sgd import TrainingSettings as TrainingSettings, ignored_records as ignored_records

@@ -27,7 +27,8 @@ class RandomAllocation:
         blocks: sizes of ``overlap`` blocks of consecutive shards, of which a unit draws one shard each; ``None``: any
             ``overlap`` of the shards with equal probability.
         unit: what draws and what is accounted for, such as "record" or "person".
-        holdout: the probability that a unit is in no shard at all. It lowers no price.
+        holdout: the probability that a unit is in no shard at all, by a secret coin of its own: it is held out for
+            validation. Only the price of training and validation together uses it.
         weights: the probability of each shard where they are not equal, for ``overlap=1`` and without ``blocks``.
         source: who answers for the draws, "made by the library" or "stated".
         keyed: whether the draws follow from ids and a secret key instead of being drawn for each unit.
