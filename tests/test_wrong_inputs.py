@@ -133,6 +133,10 @@ def drawn_labels(new: Any) -> list[int]:
     return [1 for _ in new]
 
 
+def total_of(labels: int) -> dt.TotalPrivacy:
+    return dt.total_privacy(teachers=[HALF] * 3, mechanism=dt.NoiseFreeMajority(), labels=labels, delta=1e-4)
+
+
 def used_ledger() -> dt.PrivacyLedger:
     ledger = dt.PrivacyLedger(cost=dt.PrivacyGuarantee(epsilon=0.1))
     ledger.answer([b"a"], drawn_labels)
@@ -352,6 +356,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         "mechanism": dt.SelfBoundingPlurality(teachers=3, classes=3, allowance=1.0),
         "axes": no_figure(),
     },
+    "plot_totals": lambda: {"total": total_of, "labels": [1, 2], "axes": no_figure()},
     "read_privacy": lambda: {"source": list(RUNS)},
     "read_teachers": lambda: {"sources": [list(RUNS), list(RUNS)]},
     "self_bounding_allowance": lambda: {"gamma": noise().gamma, "teachers": 3},
@@ -376,11 +381,21 @@ CALLS: dict[str, Callable[[], Any]] = {
         "shard_size": 2,
         "settings": dt.TrainingSettings(epochs=1),
     },
+    "RandomRuns": lambda: {"mean": 5.0, "shape": 1.0},
+    "RandomRuns.chance_of_missing": lambda: (dt.RandomRuns(mean=5.0), {"share": 0.1}),
+    "tuning_delta": lambda: {"training": HALF, "epsilon": 0.5, "runs": dt.RandomRuns(mean=5.0)},
+    "tuning_epsilon": lambda: {"training": HALF, "delta": 1e-4, "runs": dt.RandomRuns(mean=5.0)},
     "lightning.AccountantCheckpoint": lambda: {"engine": engine()},
     "lightning.FixMatch": dict,
     "lightning.FixMatch.augment": lambda: (dt.lightning.FixMatch(), {"inputs": IMAGES}),
     "lightning.PrivacyReport": lambda: {"ensemble": ensemble()},
-    "lightning.PrivateLabelDataModule": lambda: {"ensemble": ensemble(), "public": PUBLIC, "queries": 3},
+    "lightning.PrivateLabelDataModule": lambda: {
+        "ensemble": ensemble(),
+        "public": PUBLIC,
+        "queries": 3,
+        "rounds": 2,
+        "acquire": "margin",
+    },
     "lightning.StudentModule": lambda: {"backbone": network()},
     "lightning.VirtualAdversarialTraining": lambda: {"radius": 1.0},
     "lightning.label_transition": lambda: {
@@ -465,8 +480,9 @@ NOT_CALLED = {
     "DistributedEnsemble.forward, DistributedEnsemble.train": "needs a group; forward is the ensemble's",
     "PrivateMajorityEnsemble.train": "an override of Torch's",
     "lightning.AccountantCheckpoint.*, lightning.PrivacyReport.*, lightning.StudentModule.*, "
-    "lightning.PrivateLabelDataModule.*": "called by Lightning",
+    "lightning.PrivateLabelDataModule.*": "called by Lightning; ask: tests/lightning/test_acquisition.py",
     "lightning.FixMatch.loss, lightning.VirtualAdversarialTraining.*": "called by StudentModule",
+    "lightning.FixMatch.view": "called by PrivateLabelDataModule.ask",
     "federated.Answer*, federated.Request.*": "read by the server and the sites: tests/federated/test_messages.py",
     "federated.Site.answer, federated.MessageRefused*, federated.public_key": "tests/federated",
     "watch_training": "needs an optimizer of Opacus: tests/teachers/test_watching.py",
@@ -562,11 +578,14 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("*", "timeout"): "huge int, huge float",
     ("*", "allowance"): "huge int, huge float",  # above every useful one: no noise
     ("Plan.at", "epsilon"): "huge int, huge float",
+    ("RandomRuns", "shape"): "inf",  # Poisson
+    ("tuning_delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.delta", "epsilon"): "huge int, huge float",
     ("PrivacyProfile.compose", "other"): "huge int, beyond float",
     ("NoiseFunction.label_probability", "counts"): "2",
     ("PrivateLabeler", "teachers"): "['x'], str array",  # names
     ("PrivateLabeler", "assumptions"): "['x'], str array",
+    ("*", "findings"): "['x']",  # names
     ("VoteFile", "classes"): "str array",
     ("VoteFile", "missing"): "['x'], str array",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",

@@ -27,6 +27,7 @@ from .validation import PrivateValidation
 __all__ = [
     "allocated_delta",
     "allocated_epsilon",
+    "allocated_law",
     "distinct_voters",
     "jury_delta",
     "jury_epsilon",
@@ -105,6 +106,12 @@ def allocated_epsilon(
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
     most = max(one.epsilon(delta) for one in _most(profile, allocation, voters))
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
+
+
+def allocated_law(profile: PrivacyProfile, allocation: RandomAllocation) -> RatioLaw:
+    """The ratio that dominates all K randomly allocated teachers: theorem 13."""
+    ((_, law),) = _allocated(profile, allocation, _voters(None, allocation.teachers))[0].laws
+    return law
 
 
 @checked
