@@ -141,6 +141,10 @@ def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateV
         raise InvalidArgument(
             what, "one with a declared validation" if declared is None else "some held out", "none", cure
         )
+    if ensemble.findings is not None:
+        raise InvalidArgument(
+            "ensemble", "one without findings", "findings", "A record would change one count of each."
+        )
     covers = {"student": 0, "labels": 1, "teachers": 2}
     if covers[reads] > covers[declared.reads]:
         raise InvalidArgument("of", f"covered by the declared reads={declared.reads!r}", reads, cure)

@@ -109,7 +109,8 @@ def allocated_epsilon(
 
 
 def allocated_law(profile: PrivacyProfile, allocation: RandomAllocation) -> RatioLaw:
-    """The ratio that dominates all K randomly allocated teachers: theorem 13."""
+    """The ratio that dominates all K randomly allocated teachers, without a validation: theorem 13."""
+    allocation = replace(allocation, validation=None)
     ((_, law),) = _allocated(profile, allocation, _voters(None, allocation.teachers))[0].laws
     return law
 
@@ -223,7 +224,7 @@ def self_bounding_delta(
 
     Args:
         profile: what each trained teacher promises; teachers are trained independently.
-        allocation: how records were allocated.
+        allocation: how records were allocated; its validation is not in this price.
         epsilon: in nats.
         allowance: Q m, the sum of the self-bounding allowances of all labels, each for an overlap of all K teachers.
         voters: how many teachers are read; ``None``: all.

@@ -174,6 +174,11 @@ def refusals() -> dict[str, tuple[Any, Any, str]]:
             dt.UnprovenPrivacy,
             "can change its answer to every held-out record",
         ),
+        "findings": (
+            call(ensemble(findings=["fever"])),
+            dt.InvalidArgument,
+            "ensemble must be one without findings",
+        ),
         "other records": (
             call(ensemble(), dt.assign_shards(500, teachers=3, holdout=0.5, insecure_seed=1)),
             dt.InvalidArgument,

@@ -20,11 +20,13 @@ from darrm_torch import (
     PrivacyProfile,
     PrivateValidation,
     RandomAllocation,
+    RandomRuns,
     TotalPrivacy,
     allocated_delta,
     allocated_epsilon,
     self_bounding_noise,
     total_privacy,
+    tuning_epsilon,
 )
 from darrm_torch.arrays import FloatArray
 
@@ -202,6 +204,13 @@ def test_what_the_theorem_does_not_cover_is_refused() -> None:
             RandomAllocation(teachers=5, holdout=holdout, validation=validation)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="a PrivateValidation with a holdout above 0"):
         total(NoiseFreeMajority(), "labels", allocation=RandomAllocation(teachers=5))
+    with pytest.raises(InvalidArgument, match="without a validation, which is an argument of its own"):
+        tuning_epsilon(
+            TEACHER,
+            1e-6,
+            runs=RandomRuns(mean=2),
+            allocation=RandomAllocation(teachers=5, holdout=0.1, validation=VALIDATION),
+        )
     with pytest.raises(InvalidArgument, match="Replacing a unit has another price"):
         total(NoiseFreeMajority(), "labels", neighbours="replace-one")
     with pytest.raises(InvalidArgument, match="draw one by one"):
