@@ -41,7 +41,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         public: unlabelled inputs: a tensor ``(N, ...)``, a tuple or a mapping of tensors, or a map-style data set of
             inputs (of an item that is a tuple the first element is taken). An item that is a mapping is an input as a
             whole: remove labels from it.
-        queries: Q, how many of them to label.
+        queries: Q, how many of them to label; with F findings each is F labels.
         rounds: how many rounds to ask them in. The first round is random; :meth:`ask` asks each of the others.
         acquire: which inputs the student asks about after the first round: ``"margin"`` (its two best classes are about
             equally likely), ``"disagreement"`` (its ``consistency`` changes the input, and that changes its answer), or
@@ -130,7 +130,10 @@ class PrivateLabelDataModule(L.LightningDataModule):
 
     @property
     def labels(self) -> Tensor:
-        """The private labels ``(Q,)`` int64, or soft labels ``(Q, C)`` float32, in the order of ``queries``."""
+        """The private labels ``(Q,)`` int64, in the order of ``queries``.
+
+        ``(Q, F)`` where the ensemble is asked about F findings; soft labels are ``(Q, C)`` float32.
+        """
         return self.label() if self._labels is None else self._labels
 
     def label(self) -> Tensor:
