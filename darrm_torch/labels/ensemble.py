@@ -118,7 +118,7 @@ class PrivateMajorityEnsemble(nn.Module):
         check_different(models)
         if profiles is not None and [type(profile) for profile in profiles] == [PrivacyProfile] * len(models):
             check_weights(models, profiles)
-        self.classes, self.findings = class_numbers(classes), checked_findings(findings)
+        self.classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
         self._teachers = VotingTeachers(models, self.findings, classes=self.classes, mechanism=mechanism, logits=logits)
         super().train(False)
         labeler = PrivateLabeler(
