@@ -409,7 +409,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
-        """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
+        """The cost of ``labels`` labels together, F for each input with findings, at ``delta`` (of the ensemble)."""
         return self._labeler.total_privacy(labels=labels, delta=delta)
 
     @checked

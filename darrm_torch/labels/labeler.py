@@ -387,7 +387,7 @@ class PrivateLabeler:
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
-        """The cost of ``labels`` labels together, at ``delta`` (default: the labeler's)."""
+        """The cost of ``labels`` labels together, F for each input with findings, at ``delta`` (of the labeler)."""
         total = total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
         return replace(total, assumptions=(*total.assumptions, *self._assumptions))
 
