@@ -200,7 +200,7 @@ def test_impossible_validations_are_refused(settings: dict[str, object], problem
 
 def test_what_the_theorem_does_not_cover_is_refused() -> None:
     for validation, holdout in ((VALIDATION, 0.0), (0.3, 0.1)):
-        with pytest.raises(InvalidArgument, match="a PrivateValidation with a holdout above 0"):
+        with pytest.raises(InvalidArgument, match="validation must be a PrivateValidation"):
             RandomAllocation(teachers=5, holdout=holdout, validation=validation)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="a PrivateValidation with a holdout above 0"):
         total(NoiseFreeMajority(), "labels", allocation=RandomAllocation(teachers=5))
