@@ -240,6 +240,8 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert labeler.total_privacy(labels=10).epsilon <= 4.0
     both = dt.validate(labeler, dataset, shards, of="teachers"), dt.validate(labeler, dataset, shards)
     dt.plan(teachers=3, label_target=total, teacher_accuracy=both[1].interval[1])
+    with pytest.raises(dt.InvalidArgument, match="dataset must be the one that the teachers were trained on"):
+        dt.validate(labeler, TensorDataset(*(part.flip(0) for part in dataset.tensors)), shards)
     other = dt.assign_shards(300, teachers=3, holdout=0.3, validation=declared)
     with pytest.raises(dt.InvalidArgument, match="the draw that the teachers were trained on"):
         dt.validate(labeler, dataset, other)
