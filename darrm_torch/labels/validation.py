@@ -101,7 +101,12 @@ def validate(
     as_shards(shards, records=len(dataset))
     if getattr(target, "shape", None) != (1,):
         raise InvalidArgument("dataset", "one whose targets are numbers of classes", type(target).__name__)
-    classes = answers(example)[2]  # what the teachers do not take shows here, without a record
+    try:
+        classes = answers(example)[2]  # zeros: what a network does not take shows here, without a record
+    except DarrmError:
+        raise
+    except Exception as error:  # the student's own
+        raise InvalidArgument("of", "a network that takes the inputs", type(of).__name__, str(error)) from None
     table = np.zeros((classes if by == "class" else bins, 2), dtype=np.int64)
     try:
         for targets, (answered, sure, _) in _batches(ensemble, dataset, shards, _device(ensemble, of), answers):
@@ -150,7 +155,7 @@ def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateV
     if covers[reads] > covers[declared.reads]:
         raise InvalidArgument("of", f"covered by the declared reads={declared.reads!r}", reads, cure)
     drawn = {profile.reading.shard[0] for profile in ensemble.profiles if getattr(profile.reading, "shard", None)}
-    if drawn - {shards.draw}:
+    if drawn - {shards.draw} or len(shards) != len(ensemble.profiles):
         cure = "Those teachers may have been trained on records that this draw holds out."
         raise InvalidArgument("shards", "the draw that the teachers were trained on", "another draw", cure)
     total = ensemble.total_privacy(labels=max(1, ensemble.ledger.count))

@@ -174,6 +174,16 @@ def refusals() -> dict[str, tuple[Any, Any, str]]:
             dt.UnprovenPrivacy,
             "can change its answer to every held-out record",
         ),
+        "shards of other teachers": (
+            call(ensemble(), dt.assign_shards(400, teachers=4, holdout=0.5)),
+            dt.InvalidArgument,
+            "the draw that the teachers were trained on",
+        ),
+        "a student of other inputs": (
+            call(ensemble(), of=nn.Linear(5, 2)),
+            dt.InvalidArgument,
+            "of must be a network that takes the inputs",
+        ),
         "findings": (
             call(ensemble(findings=["fever"])),
             dt.InvalidArgument,
