@@ -12,12 +12,14 @@ from .errors import (
     PrivacyViolation as PrivacyViolation,
     UnprovenPrivacy as UnprovenPrivacy,
 )
+from .labels.accuracy import AccuracyEstimate as AccuracyEstimate
 from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
 from .labels.labeler import PrivateLabeler as PrivateLabeler
 from .labels.ledger import PrivacyLedger as PrivacyLedger
 from .labels.randomized_votes import RandomizedVotes as RandomizedVotes
 from .labels.stored import StoredTeacher as StoredTeacher, label_loader as label_loader
+from .labels.validation import validate as validate
 from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
 from .labels.voters import Voter as Voter
 from .mechanisms.base import Mechanism as Mechanism

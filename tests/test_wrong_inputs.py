@@ -88,6 +88,16 @@ class Site:
         return torch.zeros(len(inputs), dtype=torch.int64)
 
 
+def validated() -> dict[str, Any]:
+    declared = dt.RandomAllocation(teachers=3, holdout=0.5, validation=dt.PrivateValidation(epsilon=0.5))
+    settings = {"profiles": [profile()] * 3, "allocation": declared, "ledger": dt.PrivacyLedger()}
+    return {
+        "ensemble": dt.PrivateMajorityEnsemble(networks(), dt.NoiseFreeMajority(), **settings),
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
+        "shards": dt.assign_shards(6, teachers=3, holdout=0.5),
+    }
+
+
 def site_ledger() -> dt.PrivacyLedger:
     return dt.PrivacyLedger(budget=dt.PrivacyGuarantee(epsilon=100.0))
 
@@ -241,6 +251,8 @@ CALLS: dict[str, Callable[[], Any]] = {
     "TrainingSettings.steps_per_epoch": lambda: (dt.TrainingSettings(), {"shard_size": 100}),
     "VotePrivatePlurality": lambda: {"teachers": 3, "classes": 3, "epsilon": 1.0},
     "PrivateValidation": lambda: {"epsilon": 0.5},
+    "AccuracyEstimate": lambda: {"of": "labels", "right": (90, 80), "wrong": (10, 20), "epsilon": 0.5},
+    "validate": lambda: validated(),
     "private_counts": lambda: {"counts": [[3, 1]], "epsilon": 0.5},
     "accuracy_interval": lambda: {"right": 9, "wrong": 1, "epsilon": 0.5},
     "allocated_delta": lambda: {"profile": HALF, "allocation": allocation(), "epsilon": 0.1},

@@ -15,6 +15,7 @@ from ..privacy.guarantees import alarm, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 from ..privacy.units import RECORD
+from .accuracy import kept_estimates
 from .ledger import PrivacyLedger
 
 __all__ = ["report_as_dict", "report_as_text"]
@@ -51,6 +52,7 @@ def report_as_dict(
         "mechanism": mechanism.describe(),
         "label": label.to_dict(),
         "total": None if total is None else total.to_dict(),
+        "validation": [estimate.to_dict() for estimate in kept_estimates(ledger)],
         # A digest of the weights is an exact function of the training data: it stays with the ledger.
         "readings": [
             {"teacher": number, **{name: value for name, value in asdict(reading).items() if name != "digest"}}
@@ -85,6 +87,7 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
                 f" The bound by {other['name']} is no lower: {format_bound(other['epsilon'])}." for other in others
             )
         )
+    paragraphs += [f"Validation: {one['text']}. The bounds above cover it." for one in facts["validation"]]
     limit = (
         "no budget"
         if budget is None

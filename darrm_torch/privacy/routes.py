@@ -214,7 +214,7 @@ def _allocated(release: Release) -> _Bound:
     allocation, voters = release.allocation, release.voters
     assert allocation is not None
     profile = PrivacyProfile.weakest(release.profiles).compose(release.rounds)
-    return allocated_epsilon(profile, allocation, release.delta, voters=voters, validation=release.validation), (
+    return allocated_epsilon(profile, allocation, release.delta, voters=voters), (
         f"Each {allocation.unit} drew {allocation.overlap} of {allocation.teachers} shards in secret, so nobody knows "
         "which teachers it affects. The bound does not depend on how labels are made"
         + ("." if voters is None else f", only on the teachers that are read: {release.readers}.")
