@@ -365,9 +365,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     # The compiler would rewrite the exact draws. This is torch.compiler.disable without importing the compiler now.
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def forward(
-        self, inputs: Structure, *, keys: Sequence[bytes] | None = None, guesses: npt.ArrayLike | None = None
-    ) -> Tensor:
+    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None, guesses: Any = None) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
         Labels ``(B, F)`` with findings; soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..arguments import checked
 from ..arrays import BoolArray, IntArray
-from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number, warn_caller
+from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
 from ..mechanisms.base import Mechanism
 from ..mechanisms.interactive import informed
 from ..mechanisms.noise_free import NoiseFree
@@ -31,7 +31,7 @@ from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
 from ..teachers.structures import Structure, mapped, rows_of, size_of
-from .advice import warn_before_labels
+from .advice import memory_ledger, warn_before_labels
 from .identity import checked_inputs, input_keys
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
@@ -146,9 +146,7 @@ class PrivateLabeler:
             raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
         check_built_for(mechanism, self.overlap, stated=overlap is not None)
         self.profiles = tuple(profiles)
-        if ledger is None:
-            warn_caller(_IN_MEMORY)
-        self.ledger = PrivacyLedger() if ledger is None else ledger
+        self.ledger = memory_ledger() if ledger is None else ledger
         self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         if delta is None:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
@@ -190,11 +188,7 @@ class PrivateLabeler:
 
     @checked
     def label(
-        self,
-        keys: Sequence[bytes],
-        votes: npt.ArrayLike | Callable[[Sequence[int]], npt.ArrayLike],
-        *,
-        guesses: npt.ArrayLike | None = None,
+        self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], Any], *, guesses: Any = None
     ) -> IntArray:
         """Private labels ``(B,)`` int64 for these votes, ``(B, F)`` of findings; charged and stored, then returned.
 
@@ -449,9 +443,4 @@ _VOTES = (
     "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
     "Whether a vote is missing does not depend on private records. Labels are protected, not votes: the party that "
     "runs the labeler sees the votes and is trusted with them, unless each site randomized its own."
-)
-
-_IN_MEMORY = (
-    "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "
-    "them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
 )
