@@ -118,7 +118,7 @@ class PrivateMajorityEnsemble(nn.Module):
         check_different(models)
         if profiles is not None and [type(profile) for profile in profiles] == [PrivacyProfile] * len(models):
             check_weights(models, profiles)
-        self.classes, self.findings = class_numbers(classes), checked_findings(findings)
+        self.classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
         self._teachers = VotingTeachers(models, self.findings, classes=self.classes, mechanism=mechanism, logits=logits)
         super().train(False)
         labeler = PrivateLabeler(
@@ -410,7 +410,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
-        """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
+        """The cost of ``labels`` labels together, F for each input with findings, at ``delta`` (of the ensemble)."""
         return self._labeler.total_privacy(labels=labels, delta=delta)
 
     @checked

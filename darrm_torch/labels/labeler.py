@@ -135,8 +135,8 @@ class PrivateLabeler:
         self.findings = checked_findings(findings)
         if self.findings is not None:
             if classes not in (None, 2) or mechanism.shares > 1:
-                cure = "A finding is there or not; the label is 1 or 0."
-                raise InvalidArgument("findings", "None with more classes or soft labels", list(self.findings), cure)
+                cure = "A finding is there (1) or not (0)."
+                raise InvalidArgument("findings", "None with more classes or soft labels", findings, cure)
             classes = 2
         for teacher in teachers:
             if getattr(teacher, "findings", self.findings) != self.findings:
@@ -396,7 +396,7 @@ class PrivateLabeler:
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
-        """The cost of ``labels`` labels together, at ``delta`` (default: the labeler's)."""
+        """The cost of ``labels`` labels together, F for each input with findings, at ``delta`` (of the labeler)."""
         total = total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
         return replace(total, assumptions=(*total.assumptions, *self._assumptions))
 

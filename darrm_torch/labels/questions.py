@@ -23,11 +23,11 @@ __all__ = ["MISSING", "checked_findings", "counts_of_votes", "logits_by_finding"
 MISSING = -1
 
 
-def checked_findings(findings: Sequence[str] | None) -> tuple[str, ...] | None:
+def checked_findings(findings: Sequence[str] | None, classes: object = None) -> tuple[str, ...] | None:
     """The names of the findings, in the order of the outputs; ``None``: one question for each input.
 
     Raises:
-        InvalidArgument: no names, names that are no text or empty, or one name twice.
+        InvalidArgument: no names, names that are no text or empty, or one name twice; or names and ``classes``.
 
     >>> checked_findings(["edema", "effusion"])
     ('edema', 'effusion')
@@ -37,6 +37,8 @@ def checked_findings(findings: Sequence[str] | None) -> tuple[str, ...] | None:
     names = tuple(findings) if isinstance(findings, Sequence) and not isinstance(findings, str) else ()
     if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
         raise InvalidArgument("findings", "a list of different names, one for each finding", findings)
+    if classes is not None:
+        raise InvalidArgument("classes", "None with findings", classes, "A finding is there (1) or not (0).")
     return names
 
 

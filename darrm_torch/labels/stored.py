@@ -71,7 +71,7 @@ class StoredTeacher:
         dtype: torch.dtype | None = None,
     ) -> None:
         self.file, self._build, self._device, self._dtype = Path(file), build_model, device, dtype
-        self._classes, self.findings = class_numbers(classes), checked_findings(findings)
+        self._classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
         try:
             torch.device(device)
         except RuntimeError:

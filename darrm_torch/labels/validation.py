@@ -204,7 +204,7 @@ def _answers(ensemble: PrivateMajorityEnsemble, of: Any) -> Callable[[Structure]
         return chosen.astype(np.int64), sure, counts.shape[1]
 
     def one_teacher(inputs: Structure) -> _Answers:
-        classes = ensemble.sensitive_counts(inputs).shape[1]
+        classes = ensemble._teachers.check(inputs, range(len(ensemble.profiles)))
         votes = ensemble.sensitive_votes(inputs).cpu().numpy()
         drawn = RandomBits().below(np.full(votes.shape[1], votes.shape[0]))
         return votes[drawn, np.arange(votes.shape[1])], None, classes

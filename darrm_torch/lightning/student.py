@@ -77,8 +77,8 @@ class StudentModule(L.LightningModule):
         logits: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__()
-        self.findings = checked_findings(findings)
-        self.classes = check_integer("classes", classes, low=2, high=2**31 if self.findings is None else 2)
+        self.classes = check_integer("classes", classes, low=2)
+        self.findings = checked_findings(findings, classes if classes != 2 else None)
         self.backbone, self._logits = backbone, logits
         if consistency is not None and not (hasattr(consistency, "loss") and hasattr(consistency, "augment")):
             raise InvalidArgument("consistency", "one like FixMatch() or VirtualAdversarialTraining()", consistency)

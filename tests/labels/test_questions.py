@@ -298,6 +298,8 @@ def test_stored_teachers_label_a_loader_and_resume(tmp_path: Path, monkeypatch: 
 
 def test_voters_of_other_findings_are_refused(tmp_path: Path) -> None:
     teachers = stored(tmp_path, networks(count=3))
+    with pytest.raises(dt.InvalidArgument, match="classes must be None with findings"):
+        dt.StoredTeacher(tmp_path / "0.pt", network, findings=NAMES, classes=2)
     assert teachers[0].vote(INPUTS).shape == (23, 3)
     for findings in (NAMES[::-1], None):
         with pytest.raises(dt.InvalidArgument, match="findings must be those of the voters"):
@@ -332,7 +334,7 @@ def test_a_site_randomizes_its_votes_on_findings() -> None:
     "how",
     [
         {"findings": []}, {"findings": "edema"}, {"findings": ["a", "a"]}, {"findings": ["a", ""]},
-        {"findings": ["a", 3]}, {"classes": 3}, {"mechanism": dt.MeanProbabilities()},
+        {"findings": ["a", 3]}, {"classes": 3}, {"classes": (1, 0)}, {"mechanism": dt.MeanProbabilities()},
         {"mechanism": dt.GNMax(sigma=4.0, classes=3)},
     ],
 )  # fmt: skip

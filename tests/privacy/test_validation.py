@@ -153,9 +153,9 @@ def test_a_jury_covers_the_validation_of_its_labels_only() -> None:
         == total(MeanProbabilities(jury=2), "student").epsilon
         < total(MeanProbabilities(jury=2), "teachers").epsilon
     )
-    redrawn = NoiseFreeMajority(jury=1, redrawn=True)
+    redrawn = MeanProbabilities(jury=2, redrawn=True)
     assert total(redrawn, "student").epsilon < total(redrawn, "labels").epsilon == total(redrawn, "teachers").epsilon
-    assert total(redrawn, "labels").epsilon == total(NoiseFreeMajority(), "labels").epsilon
+    assert total(redrawn, "labels").epsilon == total(MeanProbabilities(), "labels").epsilon
 
 
 def test_plain_teachers_have_no_price_and_could_not() -> None:
@@ -200,7 +200,7 @@ def test_impossible_validations_are_refused(settings: dict[str, object], problem
 
 def test_what_the_theorem_does_not_cover_is_refused() -> None:
     for validation, holdout in ((VALIDATION, 0.0), (0.3, 0.1)):
-        with pytest.raises(InvalidArgument, match="a PrivateValidation with a holdout above 0"):
+        with pytest.raises(InvalidArgument, match="validation must be a PrivateValidation"):
             RandomAllocation(teachers=5, holdout=holdout, validation=validation)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="a PrivateValidation with a holdout above 0"):
         total(NoiseFreeMajority(), "labels", allocation=RandomAllocation(teachers=5))
