@@ -12,13 +12,16 @@ from .errors import (
     PrivacyViolation as PrivacyViolation,
     UnprovenPrivacy as UnprovenPrivacy,
 )
+from .labels.accuracy import AccuracyEstimate as AccuracyEstimate
 from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
-from .labels.labeler import PrivateLabeler as PrivateLabeler, Voter as Voter
+from .labels.labeler import PrivateLabeler as PrivateLabeler
 from .labels.ledger import PrivacyLedger as PrivacyLedger
 from .labels.randomized_votes import RandomizedVotes as RandomizedVotes
 from .labels.stored import StoredTeacher as StoredTeacher, label_loader as label_loader
+from .labels.validation import validate as validate
 from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
+from .labels.voters import Voter as Voter
 from .mechanisms.base import Mechanism as Mechanism
 from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
 from .mechanisms.counts import accuracy_interval as accuracy_interval, private_counts as private_counts
@@ -125,6 +128,7 @@ from .teachers.shards import (
     forget_draws as forget_draws,
 )
 from .teachers.training import train_teachers as train_teachers
+from .teachers.tuning import TunedTeachers as TunedTeachers, tune_teachers as tune_teachers
 from .teachers.watching import watch_training as watch_training
 
 __version__: str

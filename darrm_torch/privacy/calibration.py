@@ -64,8 +64,10 @@ def calibrate_noise(
         profile = PrivacyProfile.from_dp_sgd([(noise, sample_rate, steps)])
         profile = profile if unit == RECORD else profile.for_unit(unit.name, records=unit.records)
         if runs is not None:
-            shares = {"overlap": overlap, "allocation": allocation, "validation": validation}
-            return tuning_delta(profile, total.epsilon, runs=runs, **shares) <= total.delta
+            spent = tuning_delta(
+                profile, total.epsilon, runs=runs, overlap=overlap, allocation=allocation, validation=validation
+            )
+            return spent <= total.delta
         if allocation is not None:
             return allocated_delta(profile, allocation, total.epsilon) <= total.delta
         return profile.compose(overlap).delta(total.epsilon) <= total.delta

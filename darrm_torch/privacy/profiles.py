@@ -392,9 +392,7 @@ class PrivacyProfile:
             unit = ProtectedUnit.from_dict(value["unit"]) if "unit" in value else RECORD
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a dictionary written by PrivacyProfile.to_dict", value) from error
-        return cls(
-            dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit, together=bool(value.get("together"))
-        )
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit, together=bool(value.get("together")))
 
 
 def _run(noise: float, rate: float, steps: int, records: int = 1) -> DpSgdRun:

@@ -17,7 +17,7 @@ import numpy as np
 from ..arguments import checked
 from ..arrays import FloatArray
 from ..bisection import last_true
-from ..errors import check_integer, check_number
+from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_law
 from .guarantees import PrivacyGuarantee
@@ -172,7 +172,7 @@ def tuning_delta(
             the trained teachers.
 
     Raises:
-        InvalidArgument: a value out of range.
+        InvalidArgument: a value out of range, or an allocation with a validation of its own.
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(1.7, 1 / 35, 175)])
     >>> teacher.delta(1.7) < 1e-8 < tuning_delta(teacher, 1.7, runs=RandomRuns(mean=20)) < 1e-5
@@ -223,6 +223,8 @@ def _prices(
     overlap = check_integer("overlap", overlap, low=1, high=10**6)
     alone = () if validation is None else (as_profile("validation", validation),)
     if allocation is not None:
+        if allocation.validation is not None:
+            raise InvalidArgument("allocation", "one without a validation, which is an argument of its own", allocation)
         return [_price(training, runs, allocation, alone)]
     together = tuple(profile.compose(overlap) for profile in training)
     return [_price(part, runs, None, ()) for part in (together, alone) if part]

@@ -35,10 +35,12 @@ from .shards import Shards, open_private
 from .structures import call, logits_of
 from .training import train_teachers
 
-__all__ = ["TunedTeachers", "tune_teachers"]
+__all__ = ["TunedTeachers", "counts_on", "tune_teachers"]
 
 _STATE = "tuning.json"
-_FAILED = "a run of the tuning failed. The reason is in the private folder and nowhere else, because it may show a record"
+_FAILED = (
+    "a run of the tuning failed. The reason is in the private folder and nowhere else, because it may show a record"
+)
 _PRICED = "The teachers won a private tuning, and their price is its total."
 
 
@@ -111,12 +113,12 @@ def tune_teachers(
         private_folder: keeps the runs; default: that of ``shards``, or else ``folder / "private"``.
 
     Raises:
-        InvalidArgument: a value out of range, shards that hold nothing out or that the library did not draw, or a folder
-            with the teachers of another tuning.
+        InvalidArgument: a value out of range, shards that hold nothing out or that the library did not draw, or a
+            folder with the teachers of another tuning.
         DarrmError: a run failed; the reason is in the private folder.
     """
     check_guarantee("total", total)
-    if not candidates or not all(isinstance(one, TrainingSettings) for one in candidates):
+    if len(candidates) == 0 or not all(isinstance(one, TrainingSettings) for one in candidates):
         raise InvalidArgument("candidates", "one or more TrainingSettings", candidates)
     check_number("score_epsilon", score_epsilon, low=2.0**-12, high=64.0)
     check_integer("shard_size", shard_size, low=1, high=2**53)
@@ -127,8 +129,10 @@ def tune_teachers(
     example = shared or shards(draw)  # type: ignore[operator]
     shutil.rmtree(draw, ignore_errors=True)
     allocation = example.allocation
-    if allocation is None or not allocation.holdout:
-        raise InvalidArgument("shards", "those of assign_shards with a holdout", "others", example.reason)
+    if allocation is None or not allocation.holdout or allocation.validation is not None:
+        raise InvalidArgument(
+            "shards", "those of assign_shards with a holdout and no validation", "others", example.reason
+        )
     fresh = allocation if shared is None else None
     priced = {"overlap": allocation.overlap, "allocation": fresh, "runs": runs}
     settings = _calibrated(candidates, total, shard_size, score_epsilon, priced)
@@ -172,7 +176,7 @@ def tune_teachers(
                 secure=secure,
                 progress=False,
             )
-            counts = _right_and_wrong(trained, build_model, shard_of(dataset, drawn.held_out))
+            counts = counts_on(trained, build_model, shard_of(dataset, drawn.held_out))
         except Exception as error:
             if number == 0 and isinstance(error, (InvalidArgument, UnprovenPrivacy)):
                 raise  # about the arguments
@@ -241,7 +245,7 @@ def _accuracy(score: Sequence[int]) -> float:
 
 
 @torch.no_grad()
-def _right_and_wrong(files: Sequence[Path], build_model: Callable[[], nn.Module], dataset: Any) -> list[int]:
+def counts_on(files: Sequence[Path], build_model: Callable[[], nn.Module], dataset: Any) -> list[int]:
     """How many records the teachers' mean probabilities are right and wrong about.
 
     A record whose target is no class counts nowhere; a teacher's answer that is not finite counts for no class.
@@ -258,8 +262,8 @@ def _right_and_wrong(files: Sequence[Path], build_model: Callable[[], nn.Module]
         usable = finite_rows(inputs, len(rows))
         inputs = zeros_unless(usable, inputs)
         votes = sum(logits_of(call(model, inputs)).double().softmax(dim=-1).nan_to_num(0.0) for model in models)
-        known = usable & (targets >= 0) & (targets < votes.shape[-1])  # type: ignore[union-attr]
-        right = votes.argmax(dim=-1) == targets  # type: ignore[union-attr]
+        known = usable & (targets >= 0) & (targets < votes.shape[-1])
+        right = votes.argmax(dim=-1) == targets
         counts[0] += int((right & known).sum())
         counts[1] += int((~right & known).sum())
     return counts
@@ -270,7 +274,9 @@ def _winner(
 ) -> TunedTeachers:
     tuning = Checkpoint.read(files[0], name=str(files[0])).rest.get("tuning")
     if tuning is None or tuning["question"] != question:
-        raise InvalidArgument("folder", "a new one, or that of this tuning", "teachers of another", "Use another folder.")
+        raise InvalidArgument(
+            "folder", "a new one, or that of this tuning", "teachers of another", "Use another folder."
+        )
     allocation = RandomAllocation.from_dict(question["allocation"])
     assumptions = (
         "Tuning: the runs that lost, their number, their logs and how long the tuning took stay with the private data.",
