@@ -116,6 +116,26 @@ def tune_teachers(
         InvalidArgument: a value out of range, shards that hold nothing out or that the library did not draw, or a
             folder with the teachers of another tuning.
         DarrmError: a run failed; the reason is in the private folder.
+
+    >>> import functools, tempfile
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> from darrm_torch import assign_shards
+    >>> records = torch.utils.data.TensorDataset(torch.randn(60, 3), torch.randint(2, (60,)))
+    >>> with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(1) as executor:
+    ...     best = tune_teachers(
+    ...         Path(place),
+    ...         candidates=[TrainingSettings(learning_rate=rate, epochs=1) for rate in (0.1, 1.0)],
+    ...         runs=RandomRuns(mean=2),
+    ...         total=PrivacyGuarantee(epsilon=2.0, delta=1e-5),
+    ...         build_model=functools.partial(nn.Linear, 3, 2),
+    ...         dataset=records,
+    ...         shards=assign_shards(60, teachers=2, holdout=0.2),
+    ...         shard_size=50,
+    ...         score_epsilon=0.3,
+    ...         executor=executor,
+    ...     )
+    >>> len(best.files), best.settings.learning_rate in (0.1, 1.0)
+    (2, True)
     """
     check_guarantee("total", total)
     if len(candidates) == 0 or not all(isinstance(one, TrainingSettings) for one in candidates):
