@@ -17,6 +17,7 @@ from tests.test_wrong_inputs import CALLS, PLACES, a_plan, network
 NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
     "plot_frontier",
     "train_teachers",
+    "tune_teachers",
     "load_teacher",
     "forget_draws",
     "DistributedEnsemble",
@@ -104,6 +105,7 @@ def test_every_export_that_users_call_has_an_example() -> None:
         "Shards": dt.assign_shards,
         "Strategy": dt.plan,
         "TotalPrivacy": dt.total_privacy,
+        "TunedTeachers": dt.tune_teachers,
         "WorstCase": dt.certify,
         "Design": dt.design,
         "OneModel": dt.plan,
