@@ -85,7 +85,9 @@ def test_a_random_teacher_a_student_and_calibration() -> None:
     assert [r + w for r, w in zip(sure.right, sure.wrong, strict=True)] == [0, 0, len(inputs)]
     halves = dt.validate(labeler, dataset, shards, by="confidence", bins=4, insecure_seed=0)
     assert [r + w for r, w in zip(halves.right, halves.wrong, strict=True)] == [0, 0, split, len(inputs) - split]
-    with pytest.raises(dt.InvalidArgument, match='by must be "class" for teachers'):
+    together = dt.validate(ensemble(), dataset, shards, by="all", insecure_seed=0)
+    assert (sum(sure.right), sum(sure.wrong)) == (*together.right, *together.wrong)
+    with pytest.raises(dt.InvalidArgument, match='by must be "class" or "all" for teachers'):
         dt.validate(labeler, dataset, shards, of="teachers", by="confidence")
     with pytest.raises(dt.BudgetExceeded, match="4 releases of a validation were declared, and all were made"):
         dt.validate(labeler, dataset, shards, of=Says(0.7))
