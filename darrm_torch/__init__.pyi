@@ -1,7 +1,7 @@
 """What `darrm_torch` exports, and where each name lives: the one list, for type checkers and for lazy loading."""
 
 from . import federated as federated, lightning as lightning
-from .auditing import Audit as Audit, audit as audit
+from .auditing import Audit as Audit, PipelineAudit as PipelineAudit, audit as audit, audit_pipeline as audit_pipeline
 from .errors import (
     BudgetExceeded as BudgetExceeded,
     DarrmError as DarrmError,
@@ -66,6 +66,7 @@ from .planning.one_model import OneModel as OneModel
 from .planning.ranking import Plan as Plan, plan as plan
 from .planning.strategies import Strategy as Strategy
 from .plots import (
+    plot_audit as plot_audit,
     plot_frontier as plot_frontier,
     plot_label_profile as plot_label_profile,
     plot_ledger as plot_ledger,

@@ -1,4 +1,4 @@
-"""Figures of noise functions, privacy profiles, the accuracy at each budget, and the spending of a ledger.
+"""Figures of noise functions, privacy profiles, the accuracy at each budget, the spending of a ledger, and audits.
 
 Each function draws on the given ``axes``, or on those of a new figure, and returns the axes; write a file with
 ``axes.figure.savefig(...)``. There is no global state: no backend is chosen and ``pyplot`` is not used. The colours are
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import checked
+from .auditing.pipelines import PipelineAudit
 from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .labels.ledger import PrivacyLedger
 from .mechanisms.base import Mechanism
@@ -33,20 +34,9 @@ from .planning.ranking import Plan
 from .privacy.guarantees import PrivacyGuarantee, format_bound
 from .privacy.totals import total_privacy
 
-__all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
+__all__ = ["plot_audit", "plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
 
-_COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#999999",
-    "#7F3C8D",
-    "#8C6D31",
-)
+_HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999", "#7F3C8D", "#8C6D31")
 _MARKERS = "osD^vP*X<>"
 _DASHES = ("-", "--", "-.", ":")
 _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
@@ -374,7 +364,7 @@ def plot_ledger(
     around = max((times[-1] - times[0]) / 20, timedelta(minutes=1))
     whole = [times[0] - around, *times, times[-1] + around]
     steps: dict[str, Any] = {"where": "post", "markevery": slice(1, -1)}
-    axes.step(whole, [0, *counts, counts[-1]], color=_COLOURS[0], marker="o", label="labels", **steps)
+    axes.step(whole, [0, *counts, counts[-1]], color=_HUES[0], marker="o", label="labels", **steps)
     axes.set(xlabel="time (UTC)", ylabel="labels", title="Ledger", xlim=(whole[0], whole[-1]))
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
@@ -387,13 +377,42 @@ def plot_ledger(
         return axes
     right = axes.twinx()
     costs = [0.0, *(price.epsilon for price in spent), spent[-1].epsilon]
-    right.step(whole, costs, color=_COLOURS[1], linestyle="--", marker="s", label="spent", **steps)
+    right.step(whole, costs, color=_HUES[1], linestyle="--", marker="s", label="spent", **steps)
     right.set_ylabel(f"epsilon of all labels (nats), at delta {format_bound(spent[-1].delta, 3)}")
     if (budget := ledger.budget) is not None:
         right.axhline(budget.epsilon, color="black", linestyle=":", label="budget")
     right.set_ylim(bottom=0)
     right.spines["top"].set_visible(False)
     return _finished(axes, handles=[*axes.get_lines(), *right.get_lines()], loc="lower right")
+
+
+@checked
+def plot_audit(result: PipelineAudit, *, axes: Any = None) -> Any:
+    """Plots the epsilon that each route claims, that an audit found, and the largest that it could have found.
+
+    Args:
+        result: what :func:`audit_pipeline` returned.
+        axes: matplotlib Axes to draw on; None for new ones.
+
+    Returns:
+        The matplotlib Axes.
+
+    >>> from darrm_torch import audit_pipeline
+    >>> result = audit_pipeline(lambda x, y: np.asarray, np.eye(9), range(9), claim=PrivacyGuarantee(epsilon=1.0))
+    >>> plot_audit(result).get_title()
+    'Not refuted'
+    """
+    axes = _axes(axes)
+    claims = {f"claimed by {one.name}": one.epsilon for one in result.routes if math.isfinite(one.epsilon)}
+    found = {f"at least, with {level:.1%}": result.lower_bound(level) for level in (0.95, 0.999)}
+    bars = (claims or {"claimed": result.claim.epsilon}) | found | {"largest bound in reach": result.reach()}
+    hues = [_HUES[0]] * (len(bars) - 3) + [_HUES[1]] * 2 + [_HUES[7]]
+    axes.barh(list(bars), [value if math.isfinite(value) else 0.0 for value in bars.values()], color=hues)
+    axes.axvline(result.claim.epsilon, color="black", linewidth=0.8, linestyle=":")
+    axes.invert_yaxis()
+    title, label = "REFUTED" if result.refuted else "Not refuted", "audit of the pipeline"
+    axes.set(xlabel=f"epsilon (nats), at delta {format_bound(result.claim.delta, 3)}", ylabel=label, title=title)
+    return _finished(axes, legend=False)
 
 
 def _axes(axes: Any) -> Any:
@@ -409,12 +428,12 @@ def _axes(axes: Any) -> Any:
 
 
 def _looks() -> Iterable[dict[str, Any]]:
-    for number, (colour, marker) in enumerate(zip(_COLOURS, _MARKERS, strict=True)):
+    for number, (colour, marker) in enumerate(zip(_HUES, _MARKERS, strict=True)):
         yield {"color": colour, "marker": marker, "linestyle": _DASHES[number % 4], "markersize": 5, "linewidth": 1.4}
 
 
 def _next_look(axes: Any) -> dict[str, Any]:
-    return list(_looks())[len(axes.get_lines()) % len(_COLOURS)]
+    return list(_looks())[len(axes.get_lines()) % len(_HUES)]
 
 
 def _set_title(axes: Any, title: str, proof: str, *, alone: bool) -> None:

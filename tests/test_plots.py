@@ -13,7 +13,7 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee
-from darrm_torch.plots import plot_frontier, plot_label_profile, plot_ledger, plot_noise, plot_plurality
+from darrm_torch.plots import plot_audit, plot_frontier, plot_label_profile, plot_ledger, plot_noise, plot_plurality
 
 pytest.importorskip("matplotlib")
 
@@ -216,3 +216,22 @@ def test_nothing_global_is_changed(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False", "False"]
+
+
+def test_an_audit_of_a_pipeline() -> None:
+    """Claims of all routes, the bounds found, and the largest in reach."""
+    inputs, labels = np.random.default_rng(1).normal(size=(40, 60)), np.arange(40) % 2
+    total = dt.total_privacy(teachers=[TEACHER] * 3, mechanism=dt.NoiseFreeMajority(), labels=1, delta=1e-4)
+    result = dt.audit_pipeline(
+        lambda x, y: lambda queries: queries @ ((2 * y[:, None] - 1) * x).sum(axis=0),
+        inputs,
+        labels,
+        claim=total,
+        runs=3,
+    )
+    axes = plot_audit(result)
+    rendered(axes)
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths[-3:] == [result.lower_bound(), result.lower_bound(0.999), result.reach()]
+    assert widths[0] == total.routes[0].epsilon
+    assert axes.get_title() == "REFUTED"
