@@ -1,9 +1,9 @@
 """Figures of noise functions, privacy profiles, the accuracy at each budget, the spending of a ledger, and audits.
 
 Each function draws on the given ``axes``, or on those of a new figure, and returns the axes; write a file with
-``axes.figure.savefig(...)``. There is no global state: no backend is chosen and ``pyplot`` is not used. The colours are
-those of Okabe and Ito, which colour-blind readers can distinguish; lines also differ in marker and dash. The figures
-need matplotlib (the extra ``plots``).
+``axes.figure.savefig(...)``. No backend is chosen and ``pyplot`` is not used. The colours are those of Okabe and Ito,
+which colour-blind readers can distinguish; lines also differ in marker and dash. The figures need matplotlib (the extra
+``plots``).
 """
 
 from __future__ import annotations
