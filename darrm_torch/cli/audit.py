@@ -111,7 +111,7 @@ def _run_pipeline(chosen: Any) -> int:
     else:
         print("\n".join(map(fill, str(result).splitlines())))
     if chosen.plot is not None:
-        from ..plots import plot_audit
+        from ..cost_plots import plot_audit
 
         save_figure(plot_audit(result), chosen.plot)
     return int(result.flagged)

@@ -80,15 +80,16 @@ def build_network(name: str, place: str) -> Any:
     return network
 
 
-def competing(model: Any, inputs: Any, classes: Sequence[int] | None) -> int:
+def competing(model: Any, inputs: Any, classes: Sequence[int] | None, findings: Sequence[str] | None = None) -> int:
     """The number of classes that teachers vote between, from one teacher's output for one input."""
     from ..labels.ensemble import PrivateMajorityEnsemble
     from ..labels.ledger import PrivacyLedger
     from ..mechanisms.noise_free import NoiseFreeMajority
     from ..teachers.structures import rows_of
 
-    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), classes=classes, ledger=PrivacyLedger())
-    return int(alone.sensitive_counts(rows_of(inputs, [0])).shape[1])
+    how: dict[str, Any] = {"classes": classes, "findings": findings, "ledger": PrivacyLedger()}
+    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), **how)
+    return int(alone.sensitive_counts(rows_of(inputs, [0])).shape[-1])
 
 
 def check_outputs(network: Any, inputs: Any, classes: int) -> None:
