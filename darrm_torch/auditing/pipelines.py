@@ -252,10 +252,10 @@ def audit_pipeline(
     generator = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(2305, 8846)))
     planted_ones = make_canaries(strength, rows, targets, canaries, generator)
     count = len(planted_ones.labels)
-    queries = _like(inputs, planted_ones.inputs)
     scores, coins, findings = [], [], list[str]()
     for run in range(runs):
         coins.append(generator.random(count) < 0.5)
+        queries = _like(inputs, planted_ones.inputs.copy())  # the pipeline may change its arguments
         data = _records(rows, targets, planted_ones, coins[-1], copies, unit, generator)
         given = (_like(inputs, data[0]), _like(labels, data[1]), *((queries,) if query_control else ()))
         try:

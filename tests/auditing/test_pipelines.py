@@ -163,6 +163,51 @@ def test_every_strength_refutes_a_model_that_remembers(strength: Any) -> None:
     assert audit_pipeline(remembers, x, y, claim=CLAIM, strength=strength, canaries=50, runs=4, seed=3).refuted
 
 
+def test_labels_of_the_pipelines_own_queries() -> None:
+    """Without control of the queries: labels of 1,000 public inputs by a model without noise."""
+    generator = np.random.default_rng(5)
+
+    def own_queries(inputs: Any, labels: Any) -> Any:
+        queries = generator.standard_normal((1000, inputs.shape[1]))
+        return queries, (sums(inputs, labels)(queries) > 0).astype(np.int64)
+
+    assert audit_pipeline(own_queries, 0 * X, Y, claim=CLAIM, canaries=100, runs=2, seed=1).refuted
+
+
+@pytest.mark.slow
+def test_a_small_network_without_noise_is_refuted() -> None:
+    """A hidden layer; the initial weights are public, and each call starts from them."""
+
+    def network() -> nn.Module:
+        with torch.random.fork_rng(()):
+            torch.manual_seed(3)
+            return nn.Sequential(nn.Linear(40, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def pipeline(inputs: torch.Tensor, labels: torch.Tensor) -> nn.Module:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (nn.functional.cross_entropy(model(inputs), labels, reduction="sum") / 200).backward()
+            optimizer.step()
+        return model
+
+    x, y = torch.zeros(200, 40), torch.arange(200) % 2
+    assert audit_pipeline(pipeline, x, y, claim=CLAIM, runs=10, seed=1).refuted
+
+
+def test_a_pipeline_may_change_its_arguments() -> None:
+    def careless(inputs: Any, labels: Any, queries: Any) -> Any:
+        answers = sums(inputs, labels)(queries)
+        inputs *= 0
+        labels *= 0
+        queries *= 0
+        return answers
+
+    assert audit_pipeline(careless, X, Y, claim=CLAIM, query_control=True, runs=3, seed=1).refuted
+    assert np.abs(X).max() > 0
+
+
 def test_errors_of_the_users_function_are_the_users() -> None:
     with pytest.raises(ZeroDivisionError):
         audit_pipeline(lambda a, b: 1 / 0, X, Y, claim=CLAIM)
