@@ -128,6 +128,7 @@ from .teachers.shards import (
     forget_draws as forget_draws,
 )
 from .teachers.training import train_teachers as train_teachers
+from .teachers.tuning import TunedTeachers as TunedTeachers, tune_teachers as tune_teachers
 from .teachers.watching import watch_training as watch_training
 
 __version__: str

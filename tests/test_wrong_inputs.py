@@ -36,6 +36,11 @@ VOTES = np.array([[2, 1], [0, 3]])
 
 
 @functools.cache
+def tuned_shards() -> dt.Shards:
+    return dt.assign_shards(6, teachers=2, holdout=0.2)
+
+
+@functools.cache
 def noise() -> dt.NoiseFunction:
     return dt.self_bounding_noise(teachers=3, allowance=1)
 
@@ -402,6 +407,18 @@ CALLS: dict[str, Callable[[], Any]] = {
     },
     "RandomRuns": lambda: {"mean": 5.0, "shape": 1.0},
     "RandomRuns.chance_of_missing": lambda: (dt.RandomRuns(mean=5.0), {"share": 0.1}),
+    "tune_teachers": lambda: {
+        "folder": PLACES["teachers"],
+        "candidates": [dt.TrainingSettings(epochs=1, batch_size=2)],
+        "runs": dt.RandomRuns(mean=1.0),
+        "total": HALF,
+        "build_model": network,
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
+        "shards": tuned_shards(),
+        "shard_size": 2,
+        "score_epsilon": 0.1,
+        "workers": 1,
+    },
     "tuning_delta": lambda: {"training": HALF, "epsilon": 0.5, "runs": dt.RandomRuns(mean=5.0)},
     "tuning_epsilon": lambda: {"training": HALF, "delta": 1e-4, "runs": dt.RandomRuns(mean=5.0)},
     "lightning.AccountantCheckpoint": lambda: {"engine": engine()},
@@ -481,7 +498,7 @@ PLACES: dict[str, Path] = {}  # filled by a fixture
 # Exports that nobody calls with values of their own.
 NOT_CALLED = {
     "Audit, Certificate, DataDependentGuarantee, Plan, PrivacyReading, PrivacyRoute, SelfBoundingCertificate": "",
-    "OneModel, Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
+    "OneModel, Strategy, TeachersNeeded, TotalPrivacy, TunedTeachers, WorstCase": "results: the library makes them",
     "LabelWarning*, *Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
@@ -691,7 +708,7 @@ ALSO_CALLED = {
 }
 
 
-SLOW_CALLS = {"DistributedEnsemble", "train_teachers"}  # one needs a process group, the other starts processes
+SLOW_CALLS = {"DistributedEnsemble", "train_teachers", "tune_teachers"}  # process groups, processes
 
 
 class TooLong(BaseException):

@@ -174,6 +174,16 @@ def refusals() -> dict[str, tuple[Any, Any, str]]:
             dt.UnprovenPrivacy,
             "can change its answer to every held-out record",
         ),
+        "shards of other teachers": (
+            call(ensemble(), dt.assign_shards(400, teachers=4, holdout=0.5)),
+            dt.InvalidArgument,
+            "the draw that the teachers were trained on",
+        ),
+        "a student of other inputs": (
+            call(ensemble(), of=nn.Linear(5, 2)),
+            dt.InvalidArgument,
+            "of must be a network that takes the inputs",
+        ),
         "findings": (
             call(ensemble(findings=["fever"])),
             dt.InvalidArgument,
@@ -240,6 +250,8 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert labeler.total_privacy(labels=10).epsilon <= 4.0
     both = dt.validate(labeler, dataset, shards, of="teachers"), dt.validate(labeler, dataset, shards)
     dt.plan(teachers=3, label_target=total, teacher_accuracy=both[1].interval[1])
+    with pytest.raises(dt.InvalidArgument, match="dataset must be the one that the teachers were trained on"):
+        dt.validate(labeler, TensorDataset(*(part.flip(0) for part in dataset.tensors)), shards)
     other = dt.assign_shards(300, teachers=3, holdout=0.3, validation=declared)
     with pytest.raises(dt.InvalidArgument, match="the draw that the teachers were trained on"):
         dt.validate(labeler, dataset, other)
