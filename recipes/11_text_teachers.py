@@ -196,7 +196,7 @@ def load_base(folder: Path) -> nn.Module:
     model = ModernBertForSequenceClassification.from_pretrained(folder, local_files_only=True)
     for parameter in model.classifier.parameters():
         nn.init.zeros_(parameter)  # random weights of a head would only add to the noise
-    return model
+    return model.train()
 
 
 def load_teacher(folder: Path) -> nn.Module:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,16 +95,18 @@ def compare(
 
     def train(name: str, shards: Any, settings: dt.TrainingSettings, **how: Any) -> tuple[list[Path], list[Any]]:
         rows = private[0] if isinstance(private[0], tuple) else (private[0],)
-        files = dt.train_teachers(
-            folder / name,
-            build_model=build_teacher,
-            dataset=TensorDataset(*rows, private[1]),
-            shards=shards,
-            shard_size=plan.records * plan.overlap // plan.teachers if len(shards) > 1 else plan.records,
-            settings=settings,
-            name=name,
-            **how,
-        )
+        with ThreadPoolExecutor(1) as executor:  # to start processes would take longer than to train so little
+            files = dt.train_teachers(
+                folder / name,
+                build_model=build_teacher,
+                dataset=TensorDataset(*rows, private[1]),
+                shards=shards,
+                shard_size=plan.records * plan.overlap // plan.teachers if len(shards) > 1 else plan.records,
+                settings=settings,
+                name=name,
+                executor=executor,
+                **how,
+            )
         models = [build_teacher() for _ in files]
         for file, model in zip(files, models, strict=True):
             dt.load_teacher(file, model)
