@@ -126,10 +126,10 @@ def train_tokenizer(texts: Sequence[str]) -> Any:
     from tokenizers.trainers import WordPieceTrainer
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer: Any = Tokenizer(WordPiece(unk_token=UNKNOWN))  # type: ignore[call-arg]
+    tokenizer: Any = Tokenizer(WordPiece(unk_token=UNKNOWN))
     tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
     special = [PAD, UNKNOWN, MASK]
-    trainer: Any = WordPieceTrainer(vocab_size=TOKENS, special_tokens=special, show_progress=False)  # type: ignore[call-arg]
+    trainer: Any = WordPieceTrainer(vocab_size=TOKENS, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, mask_token=MASK)
 
