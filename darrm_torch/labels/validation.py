@@ -100,6 +100,7 @@ def validate(
     answers = _answers(ensemble, of)
     example, target = batch_of(example_of(dataset), [0], _device(ensemble, of))
     as_shards(shards, records=len(dataset))
+    _check_data(dataset, shards)
     if getattr(target, "shape", None) != (1,):
         raise InvalidArgument("dataset", "one whose targets are numbers of classes", type(target).__name__)
     try:
