@@ -51,7 +51,7 @@ def make_canaries(
         if rows.shape[1:] != inputs.shape[1:] or targets.max() >= max(classes, 2):
             expected = f"inputs (m, *{inputs.shape[1:]}) and labels below {max(classes, 2)}"
             raise InvalidArgument("canaries", expected, f"arrays {rows.shape} and {targets.shape}")
-        return Canaries(inputs=rows.astype(inputs.dtype), labels=targets, classes=classes)
+        return Canaries(inputs=rows.astype(inputs.dtype), labels=targets, classes=max(classes, 2))
     if classes < 2:
         raise InvalidArgument("labels", "of two or more classes", f"{classes}")
     count = None if given is None else check_integer("canaries", given, low=1, high=10**6, cure="Or give a pair.")

@@ -155,8 +155,9 @@ class PipelineAudit:
 
     def __str__(self) -> str:
         claims = [f"  {route.name}: {format_bound(route.epsilon)}" for route in self.routes if route.applies]
+        refuted, refused = "REFUTED: the pipeline is not what is claimed.", "REFUSED: the library does not accept this."
         lines = [
-            "REFUTED: the pipeline is not what is claimed." if self.refuted else "The bound does not refute the claim.",
+            refuted if self.refuted else refused if self.findings else "The bound does not refute the claim.",
             f"Claimed: {self.claim}, for {self.unit}.",
             *claims,
         ]

@@ -32,19 +32,20 @@ def sums(inputs: Any, labels: Any) -> Any:
 
 
 def test_an_honest_ensemble_passes_and_one_without_noise_does_not() -> None:
-    total = SETTING.total()
-    honest = audit_pipeline(published(), X, Y, claim=total, runs=5, seed=2)
+    claim = PrivacyGuarantee(epsilon=2.255, delta=1e-6)  # publishing the teachers; the report below computes it
+    honest = audit_pipeline(published(), X, Y, claim=claim, runs=3, seed=2)
     assert not honest.flagged
-    assert honest.lower_bound(0.999) <= honest.lower_bound() < total.epsilon
-    faulty = audit_pipeline(published(noise=0.0), X, Y, claim=total, runs=5, seed=2)
+    assert honest.lower_bound(0.999) <= honest.lower_bound() < claim.epsilon
+    faulty = audit_pipeline(published(noise=0.0), X, Y, claim=claim, runs=3, seed=2)
     assert faulty.refuted
     assert faulty.lower_bound() > 3
     assert faulty.reach() >= faulty.lower_bound()
-    assert [route.key for route in faulty.routes] == [route.key for route in total.routes]
 
 
 def test_the_report() -> None:
-    result = audit_pipeline(sums, X, Y, claim=SETTING.total(), seed=2)
+    total = SETTING.total()
+    result = audit_pipeline(sums, X, Y, claim=total, seed=2)
+    assert result.routes == total.routes
     text = str(result)
     for words in ("REFUTED", "publishing the teachers: 2.255", "99.9 %", "Power", "own fair coin", "anew", "190 canar"):
         assert words in text
@@ -61,14 +62,14 @@ def test_the_report() -> None:
 
 
 def test_guesses_are_blind_where_nothing_is_released() -> None:
-    """Coins of 100 audits of a constant: none of the bounds is above 0.5 with 99.9 % confidence."""
+    """Audits of a constant: none of the bounds is above 0.5 with 99.9 % confidence."""
     constant = [
         audit_pipeline(lambda a, b: lambda q: np.zeros(len(q)), X, Y, claim=CLAIM, canaries=100, seed=seed)
-        for seed in range(30)
+        for seed in range(12)
     ]
     assert max(one.lower_bound(0.999) for one in constant) < 0.5
     planted = np.concatenate([one.planted for one in constant])
-    assert abs(planted.mean() - 0.5) < 0.04  # 4.4 standard errors of 3000 coins
+    assert abs(planted.mean() - 0.5) < 0.06  # four standard errors of 1200 coins
 
 
 def test_what_the_pipeline_gets() -> None:
@@ -130,6 +131,7 @@ def test_what_the_library_refuses_is_a_finding() -> None:
     assert not result.refuted
     assert result.attacks == ()
     assert result.lower_bound() == result.reach() == 0.0
+    assert str(result).startswith("REFUSED")
     assert "Refused by the library: UnprovenPrivacy: the loader does not draw Poisson batches" in str(result)
 
     def copies(inputs: Any, labels: Any) -> Any:
