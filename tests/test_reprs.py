@@ -15,6 +15,7 @@ import darrm_torch as dt
 from tests.test_wrong_inputs import CALLS, PLACES, a_plan, network
 
 NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
+    "plot_audit",
     "plot_frontier",
     "train_teachers",
     "tune_teachers",
@@ -99,6 +100,7 @@ def test_every_export_that_users_call_has_an_example() -> None:
         "Voter": dt.PrivateLabeler,
         "DataDependentGuarantee": dt.DataDependentLoss,
         "DesignRow": dt.design,
+        "PipelineAudit": dt.audit_pipeline,
         "PrivacyReading": dt.read_privacy,
         "PrivacyRoute": dt.total_privacy,
         "SelfBoundingCertificate": dt.self_bounding_noise,

@@ -138,6 +138,14 @@ def drawn_labels(new: Any) -> list[int]:
     return [1 for _ in new]
 
 
+def a_pipeline(inputs: Any, labels: Any) -> Any:
+    return lambda queries: np.zeros(len(queries))
+
+
+def an_audit() -> dt.PipelineAudit:
+    return dt.audit_pipeline(**CALLS["audit_pipeline"]())
+
+
 def total_of(labels: int) -> dt.TotalPrivacy:
     return dt.total_privacy(teachers=[HALF] * 3, mechanism=dt.NoiseFreeMajority(), labels=labels, delta=1e-4)
 
@@ -271,6 +279,16 @@ CALLS: dict[str, Callable[[], Any]] = {
         "samples": 2000,
         "seed": 0,
     },
+    "audit_pipeline": lambda: {
+        "pipeline": a_pipeline,
+        "inputs": np.zeros((5, 4)),
+        "labels": np.array([0, 1, 0, 1, 0]),
+        "claim": HALF,
+        "canaries": 3,
+        "runs": 1,
+        "copies": 1,
+        "seed": 0,
+    },
     "calibrate_noise": lambda: {"total": HALF, "sample_rate": 0.05, "steps": 10},
     "certify": lambda: {
         "gamma": certified().gamma,
@@ -353,6 +371,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         "labels": 2,
         "label_target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
     },
+    "plot_audit": lambda: {"result": an_audit(), "axes": no_figure()},
     "plot_frontier": lambda: {"plan": a_plan(), "epsilons": [0.5], "axes": no_figure()},
     "plot_label_profile": lambda: {"noise": certified(), "teacher": HALF, "points": 3, "axes": no_figure()},
     "plot_ledger": lambda: {"ledger": used_ledger(), "axes": no_figure()},
@@ -483,6 +502,7 @@ NOT_CALLED = {
     "LabelWarning*, *Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
+    "PipelineAudit*": "results of audit_pipeline: tests/auditing/test_pipelines.py",
     "PrivacyProfile.for_unit": "named as in read_privacy(unit=, records_per_unit=)",
     "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
@@ -651,6 +671,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
+    ("audit_pipeline", "canaries"): "None, 2",  # a number, or a pair
     ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], [], str array",  # a number, or ids
     ("train_teachers", "shards"): "ragged",  # of unlike sizes
     ("exact_self_bounding_delta", "allowance"): "inf",  # all teachers
