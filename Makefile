@@ -16,7 +16,7 @@ help:
 	@echo "make reproduce  the paper's figures and tables, and more, into runs/reproduce (ARGS='name ...')"
 	@echo "make test       the quick tests, on all cores (WORKERS=$(WORKERS))"
 	@echo "make test-all   every test, including slow ones"
-	@echo "make lowest     the quick tests with the lowest declared versions (ARGS=--torch: of Torch, too)"
+	@echo "make lowest     the quick tests with the lowest declared versions (ARGS=--torch: also of Torch)"
 	@echo "make lint       ruff, mypy --strict, pylint's duplicate-code"
 	@echo "make package    wheel and sdist into dist/, checked, installed and smoke-tested"
 	@echo "make docs       the documentation, into docs/_build/html"

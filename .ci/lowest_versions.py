@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-TOOLS = ("build", "mypy", "pylint", "pyright", "pytest-random-order", "ruff", "twine")  # not imported by the tests
+TOOLS = ("build", "mypy", "pylint", "pyright", "ruff", "twine", "uv")  # not imported by the tests
 text = Path("pyproject.toml").read_text(encoding="utf-8")
 text = re.sub(r"^docs = .*$", "", text, flags=re.MULTILINE)
 for name, extras, version in re.findall(r'"([\w.-]+)(\[[\w,]+\])?>=([\w.]+)[^"]*"', text.split("[tool.", 1)[0]):

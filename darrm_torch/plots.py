@@ -1,4 +1,4 @@
-"""Figures of noise functions, privacy profiles, the accuracy at each budget, and the spending of a ledger.
+"""Figures of noise functions, privacy profiles, and the accuracy at each budget.
 
 Each function draws on the given ``axes``, or on those of a new figure, and returns the axes; write a file with
 ``axes.figure.savefig(...)``. There is no global state: no backend is chosen and ``pyplot`` is not used. The colours are
@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 
 from .arguments import checked
-from .errors import DarrmError, InvalidArgument, check_integer, check_number
-from .labels.ledger import PrivacyLedger
+from .errors import InvalidArgument, check_integer, check_number
+from .figures import axes_or_new, finished, looks, next_look, set_title
 from .mechanisms.base import Mechanism
 from .mechanisms.darrm import DaRRM
 from .mechanisms.plurality import MOST_CLASSES
@@ -33,22 +32,8 @@ from .planning.ranking import Plan
 from .privacy.guarantees import PrivacyGuarantee, format_bound
 from .privacy.totals import total_privacy
 
-__all__ = ["plot_frontier", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"]
+__all__ = ["plot_frontier", "plot_label_profile", "plot_noise", "plot_plurality"]
 
-_COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#999999",
-    "#7F3C8D",
-    "#8C6D31",
-)
-_MARKERS = "osD^vP*X<>"
-_DASHES = ("-", "--", "-.", ":")
 _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
 _LISTED = 1000  # up to this number of histograms all are evaluated; otherwise this number is sampled
 
@@ -76,8 +61,8 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
     >>> axes.get_xlabel()
     'votes for class 1, of 11'
     """
-    axes = _axes(axes)
-    drawn, look = len(axes.get_lines()), _next_look(axes)
+    axes = axes_or_new(axes)
+    drawn, look = len(axes.get_lines()), next_look(axes)
     votes = np.arange(noise.teachers + 1)
     votes = votes[2 * votes != noise.teachers]  # at a tie a fair coin decides, whatever gamma is
     axes.vlines(votes, 0, noise.gamma[votes], color=look["color"], alpha=0.25, linewidth=3)
@@ -89,8 +74,8 @@ def plot_noise(noise: NoiseFunction, *, axes: Any = None, label: str = "gamma") 
         xlim=(-0.5, most + 0.5),
         ylim=(0, 1.05),
     )
-    _set_title(axes, "Noise function", _proof(noise), alone=not drawn)
-    return _finished(axes, legend=bool(drawn) or label != "gamma")
+    set_title(axes, "Noise function", _proof(noise), alone=not drawn)
+    return finished(axes, legend=bool(drawn) or label != "gamma")
 
 
 @checked
@@ -129,7 +114,7 @@ def plot_plurality(
     >>> plot_plurality(PermuteAndFlip(epsilon=1.0), teachers=5, classes=3).get_xlabel()
     'lead of the plurality, in votes of 5'
     """
-    axes = _axes(axes)
+    axes = axes_or_new(axes)
     from matplotlib.patches import Patch
 
     count = check_integer("teachers", mechanism.teachers if teachers is None else teachers, low=1, high=MOST_TEACHERS)
@@ -148,7 +133,7 @@ def plot_plurality(
     leads = np.unique(lead[lead > 0])
     sides = np.array([[reported[lead == one].min(), reported[lead == one].max()] for one in leads])
     means = [np.average(reported[lead == one], weights=weights[lead == one]) for one in leads]
-    drawn, look = len(axes.get_lines()), _next_look(axes)
+    drawn, look = len(axes.get_lines()), next_look(axes)
     axes.fill_between(leads, sides[:, 0], sides[:, 1], color=look["color"], alpha=0.15, linewidth=0)
     axes.plot(leads, means, label=label or type(mechanism).__name__, **look)
     axes.set(
@@ -157,9 +142,9 @@ def plot_plurality(
         xlim=(0.5, count + 0.5),
         ylim=(0, 1.05),
     )
-    _set_title(axes, "Probability of reporting the plurality", _proof(mechanism), alone=not drawn)
+    set_title(axes, "Probability of reporting the plurality", _proof(mechanism), alone=not drawn)
     band = Patch(color="black", alpha=0.15, linewidth=0, label="band: worst to best votes with that lead")
-    return _finished(axes, handles=[*axes.get_lines(), band], loc="lower right")
+    return finished(axes, handles=[*axes.get_lines(), band], loc="lower right")
 
 
 def _proof(noise: NoiseFunction | Mechanism) -> str:
@@ -226,7 +211,7 @@ def plot_label_profile(
         overlap = getattr(noise.certificate or noise, "overlap", None)
     overlap = check_overlap(overlap, teachers)
     check_integer("points", points, low=2, high=10_000)
-    axes = _axes(axes)
+    axes = axes_or_new(axes)
     published = profile.compose(overlap)
     reach = published.epsilon(max(1e-6, 2 * published.delta(50.0)))
     epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
@@ -253,13 +238,13 @@ def plot_label_profile(
     curves = {"one label": one, "one teacher": profile_of(profile.delta)}
     if overlap > 1:
         curves[f"publishing {overlap} teachers"] = profile_of(published.delta)
-    for (name, curve), look in zip(curves.items(), _looks(), strict=False):
+    for (name, curve), look in zip(curves.items(), looks(), strict=False):
         axes.plot(*curve, label=name, **look)
     if target is not None and target.delta > 0:
         axes.plot(target.epsilon, target.delta, "*", color="black", markersize=12, label="target of one label")
     axes.set(xlabel="epsilon (nats)", ylabel="delta", yscale="log", title="Privacy profile of one label")
     axes.set_ylim(bottom=_LEAST_DELTA)
-    return _finished(axes)
+    return finished(axes)
 
 
 @checked
@@ -271,6 +256,8 @@ def plot_frontier(
     on_progress: Callable[[float], None] = lambda epsilon: None,
 ) -> Any:
     """Plots the agreement of each strategy against epsilon, at the plan's deltas.
+
+    Strategies that count whole teachers are drawn in steps, each up to the next epsilon of the figure.
 
     Args:
         plan: the plan; the epsilons of its targets are scaled.
@@ -289,10 +276,10 @@ def plot_frontier(
     >>> plot_frontier(answer, [0.5, 1.0]).get_ylabel()
     'agreement with the majority'
     """
-    axes = _axes(axes)
+    axes = axes_or_new(axes)
     target = plan.targets[-1]
     grid = (
-        np.geomspace(target.epsilon / 4, target.epsilon * 4, 13)
+        np.geomspace(target.epsilon / 4, target.epsilon * 4, 9)
         if epsilons is None
         else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
     )
@@ -306,12 +293,14 @@ def plot_frontier(
                 drawn_as[name] = name if part else row.kind, row.rests_on == "both"
                 curves.setdefault(name, []).append((epsilon, row.agreement))
         on_progress(epsilon)
-    looks = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(_looks()), strict=False))
+    look_of = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(looks()), strict=False))
     drawn = sorted(curves.items())
     for number, (name, pairs) in enumerate(drawn):
         kind, combined = drawn_as[name]
         hollow = {"fillstyle": "none", "linestyle": ":"} if combined else {}
-        (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **looks[kind] | hollow)
+        (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **look_of[kind] | hollow)
+        if kind == "subsampling" or kind.startswith("noise-free"):  # whole teachers: a step, nothing in between
+            line.set_drawstyle("steps-post")
         above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # wider, so that it shows below them
         line.set(linewidth=1.4 + 1.8 * above, markersize=5 + 3 * above)
     axes.axvline(target.epsilon, color="black", linewidth=0.8, linestyle=":")
@@ -328,7 +317,7 @@ def plot_frontier(
     ticks = target.epsilon * 2.0 ** np.arange(-2, 3) if epsilons is None else grid[:: math.ceil(len(grid) / 8)]
     axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.minorticks_off()
-    return _finished(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return finished(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> bool:
@@ -336,97 +325,3 @@ def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) 
     mine, there = dict(one), dict(other)
     both = mine.keys() & there.keys()
     return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)
-
-
-@checked
-def plot_ledger(
-    ledger: PrivacyLedger, *, cost: Callable[[int], PrivacyGuarantee] | None = None, axes: Any = None
-) -> Any:
-    """Plots the labels of a ledger over time, and their total cost.
-
-    Args:
-        ledger: a ledger with at least one label.
-        cost: the total cost of N labels; None for the rule by which the ledger charges. The ledger of an ensemble has
-            such a rule; a ledger that was opened on its own has none, and no cost is drawn.
-        axes: matplotlib Axes to draw on; None for new ones.
-
-    Returns:
-        The matplotlib Axes.
-
-    Raises:
-        InvalidArgument: an empty ledger.
-        DarrmError: matplotlib is not installed.
-
-    >>> ledger = PrivacyLedger(cost=PrivacyGuarantee(epsilon=0.1))
-    >>> ledger.answer([b"one input"], lambda new: [1 for _ in new])
-    [1]
-    >>> plot_ledger(ledger).get_title()
-    'Ledger'
-    """
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    charges = ledger.charges
-    if not charges:
-        raise InvalidArgument("ledger", "one with labels", "an empty one", "There is nothing to plot.")
-    axes = _axes(axes)
-    times = [datetime.fromisoformat(charge.time) for charge in charges]
-    counts = list(itertools.accumulate(charge.labels for charge in charges))
-    around = max((times[-1] - times[0]) / 20, timedelta(minutes=1))
-    whole = [times[0] - around, *times, times[-1] + around]
-    steps: dict[str, Any] = {"where": "post", "markevery": slice(1, -1)}
-    axes.step(whole, [0, *counts, counts[-1]], color=_COLOURS[0], marker="o", label="labels", **steps)
-    axes.set(xlabel="time (UTC)", ylabel="labels", title="Ledger", xlim=(whole[0], whole[-1]))
-    locator = AutoDateLocator()
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    axes.set_ylim(bottom=0)
-    _finished(axes, legend=False)
-    prices = [ledger.spent(count) if cost is None else cost(count) for count in counts]
-    spent = [price for price in prices if price is not None]
-    if not spent:
-        return axes
-    right = axes.twinx()
-    costs = [0.0, *(price.epsilon for price in spent), spent[-1].epsilon]
-    right.step(whole, costs, color=_COLOURS[1], linestyle="--", marker="s", label="spent", **steps)
-    right.set_ylabel(f"epsilon of all labels (nats), at delta {format_bound(spent[-1].delta, 3)}")
-    if (budget := ledger.budget) is not None:
-        right.axhline(budget.epsilon, color="black", linestyle=":", label="budget")
-    right.set_ylim(bottom=0)
-    right.spines["top"].set_visible(False)
-    return _finished(axes, handles=[*axes.get_lines(), *right.get_lines()], loc="lower right")
-
-
-def _axes(axes: Any) -> Any:
-    if axes is not None:
-        if not hasattr(axes, "get_lines"):
-            raise InvalidArgument("axes", "matplotlib Axes or None", axes)
-        return axes
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise DarrmError("figures need matplotlib: pip install 'darrm-torch[plots]'") from None
-    return Figure(figsize=(7.5, 4.5), layout="constrained", dpi=130).subplots()
-
-
-def _looks() -> Iterable[dict[str, Any]]:
-    for number, (colour, marker) in enumerate(zip(_COLOURS, _MARKERS, strict=True)):
-        yield {"color": colour, "marker": marker, "linestyle": _DASHES[number % 4], "markersize": 5, "linewidth": 1.4}
-
-
-def _next_look(axes: Any) -> dict[str, Any]:
-    return list(_looks())[len(axes.get_lines()) % len(_COLOURS)]
-
-
-def _set_title(axes: Any, title: str, proof: str, *, alone: bool) -> None:
-    """Sets the title, with the proof if one thing is drawn; keeps a title that the caller has set."""
-    if not axes.get_title() or axes.get_title().startswith(title):
-        axes.set_title(f"{title}\n{proof}" if alone else title, fontsize=9)
-
-
-def _finished(axes: Any, *, legend: bool = True, **options: Any) -> Any:
-    """The axes with a grid and, if asked for, a legend with these options."""
-    axes.grid(alpha=0.25)
-    axes.spines["top"].set_visible(False)
-    if legend:
-        axes.legend(frameon=False, fontsize=8, **options)
-    return axes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -237,6 +239,8 @@ def _as_tensor(name: str, array: Any, size: int) -> Any:
 
 def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
     """The tensor, if it is an ordinary one of (N, ...) numbers, no larger than the file of ``size`` bytes can hold."""
+    if tensor.dim() and not tensor.numel():
+        raise InvalidArgument(name, "an array with at least one number", f"shape {tuple(tensor.shape)}")
     if not tensor.dim() or not is_dense(tensor) or tensor.numel() * tensor.element_size() > max(size, MOST_BYTES):
         got = f"{tensor.dtype}, {tensor.layout}, of shape {tuple(tensor.shape)}"
         raise InvalidArgument(name, "a dense array (N, ...) of real numbers or integers", got)
@@ -256,7 +260,9 @@ def _read_csv(file: Path) -> tuple[list[str], Any]:
         named = False
     except ValueError:
         named = True
-    numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there are no numbers, which read_tensor says
+        numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
     return [one.strip() if named else "" for one in first], numbers
 
 
@@ -271,15 +277,17 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
     return table.column_names, np.column_stack([column.to_numpy().astype(np.float64) for column in table.columns])
 
 
-def write_labels(file: Path, labels: Any) -> None:
-    """Write a tensor of labels as .npy, .pt or .csv."""
+def write_labels(file: Path, labels: Any, findings: Sequence[str] | None = None) -> None:
+    """Write a tensor of labels as .npy, .pt or .csv, with a column for each finding if there are any."""
     import numpy as np
     import torch
 
     if file.suffix == ".npy":
         np.save(file, labels.numpy())
     elif file.suffix == ".csv":
-        rows = "".join(f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
-        file.write_text(f"index,label\n{rows}", encoding="utf-8")
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["index", *(findings or ["label"])])
+            writer.writerows([index, *row] for index, row in enumerate(labels.reshape(len(labels), -1).tolist()))
     else:
         torch.save(labels, file)

@@ -122,7 +122,7 @@ def _run(chosen: Any) -> int:
     if chosen.plot is not None:
         from ..plots import plot_frontier
 
-        with progress(13, "figure") as bar:
+        with progress(9, "figure") as bar:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
     label_options = options_for(answer)

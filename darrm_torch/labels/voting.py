@@ -22,6 +22,7 @@ from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
 from .identity import checked_inputs
+from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
 from .stand_ins import looked_at
 
@@ -35,7 +36,7 @@ __all__ = [
 
 
 class VotingTeachers(nn.ModuleList):
-    """Copies of K classifiers that vote, one vote for each input and teacher.
+    """Copies of K classifiers that vote, one vote for each input and teacher; F votes if there are F findings.
 
     The copies are unwrapped from Opacus, DDP and the like, frozen, and in eval mode whenever they vote. They vote in
     the precision of their own weights, whatever autocast says: one after another or, where that is quicker, in one
@@ -50,6 +51,8 @@ class VotingTeachers(nn.ModuleList):
 
     Args:
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
+        findings: the names of F findings that each input is asked about; ``None``: one question. Votes, counts and
+            juries have a further dimension F after that of the inputs.
         classes: the numbers of the logits that compete; ``None``: all.
         mechanism: what the votes are for; it may be built for a certain number of classes.
         logits: finds the logits in what a teacher returns, see ``darrm_torch.teachers.structures.logits_of``.
@@ -58,6 +61,7 @@ class VotingTeachers(nn.ModuleList):
     def __init__(
         self,
         models: Iterable[nn.Module],
+        findings: tuple[str, ...] | None = None,
         *,
         classes: tuple[int, ...] | None,
         mechanism: Mechanism,
@@ -68,6 +72,7 @@ class VotingTeachers(nn.ModuleList):
         self.requires_grad_(False)
         self._each_module = [*self.modules()]  # to walk through them again for each batch takes long
         self._classes, self._mechanism, self._logits = classes, mechanism, logits
+        self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
         self._stacked: tuple[Any, StackedNetworks | None] | None = None
         self._kinds: tuple[Any, set[torch.dtype]] | None = None
@@ -106,7 +111,7 @@ class VotingTeachers(nn.ModuleList):
                 problems.append((number, error))
                 continue
             found = self._competing(name, outputs, (size_of(inputs),)).shape[-1]
-            if outputs.shape[-1] == 1 and self._is_probability(self[number], inputs):
+            if outputs.numel() == self._questions(inputs) and self._is_probability(self[number], inputs):
                 cure = "They seem to end in a sigmoid, and would vote 1 for everything: return logits."
                 raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
             if classes not in (0, found):
@@ -133,7 +138,8 @@ class VotingTeachers(nn.ModuleList):
 
     def votes(self, inputs: Structure, numbers: Sequence[int]) -> Tensor:
         """Votes ``(len(numbers), B)`` int64 of these teachers; a vote for each of them, whatever they return."""
-        return torch.stack([vote.to(device_of(inputs)) for vote in self._votes(inputs, numbers)])
+        votes = torch.stack([vote.to(device_of(inputs)) for vote in self._votes(inputs, numbers)])
+        return votes.reshape(len(numbers), *self._shape(inputs))
 
     def counts(
         self, inputs: Structure, numbers: Sequence[int], *, classes: int, juries: BoolArray | None = None
@@ -147,27 +153,37 @@ class VotingTeachers(nn.ModuleList):
             juries: ``(B, len(numbers))``, which of the teachers vote on which input; ``None``: all of them.
         """
         device = device_of(inputs)
-        total = torch.zeros(size_of(inputs), classes, dtype=torch.int64, device=device)
-        if not len(numbers):
-            return total
+        total = torch.zeros(self._questions(inputs), classes, dtype=torch.int64, device=device)
+        juries = None if juries is None else juries.reshape(len(total), len(numbers))
         split = self._mechanism.shares > 1
-        ballots = self._ballots(inputs, numbers, self._split, classes) if split else self._votes(inputs, numbers)
+        ballots: list[Tensor] = []
+        if len(numbers):
+            ballots = self._ballots(inputs, numbers, self._split, classes) if split else self._votes(inputs, numbers)
         for place, ballot in enumerate(ballots):
             part = ballot.to(device) if split else nn.functional.one_hot(ballot.to(device), classes)
             total += part if juries is None else part * torch.from_numpy(juries[:, place, None]).to(device)
-        return total
+        return total.reshape(*self._shape(inputs), classes)
+
+    def _shape(self, inputs: Structure) -> tuple[int, ...]:
+        """``(B,)``, or ``(B, F)`` with findings."""
+        return (size_of(inputs),) if self._findings is None else (size_of(inputs), self._findings)
+
+    def _questions(self, inputs: Structure) -> int:
+        """How many questions there are about these inputs."""
+        return math.prod(self._shape(inputs))
 
     def _votes(self, inputs: Structure, numbers: Sequence[int]) -> list[Tensor]:
-        """The vote ``(B,)`` of each of these teachers; where it is close, the teacher's for this input alone."""
+        """The votes of each of these teachers, input by input; where one is close, the vote on this input alone."""
         preferred = partial(self._preferred, rounding=self._rounding())
         ballots = self._ballots(inputs, numbers, preferred)
         votes, close = [ballot[:, 0] for ballot in ballots], torch.stack([ballot[:, 1].cpu() for ballot in ballots])
         for row in close.any(dim=0).nonzero().flatten().tolist():
             places = close[:, row].nonzero().flatten().tolist()
             teachers = [numbers[place] for place in places]
-            alone = self._ballots(rows_of(inputs, [row]), teachers, preferred, together=False)
+            number, finding = divmod(row, self._findings or 1)
+            alone = self._ballots(rows_of(inputs, [number]), teachers, preferred, together=False)
             for place, ballot in zip(places, alone, strict=True):
-                votes[place][row] = ballot[0, 0]
+                votes[place][row] = ballot[finding, 0]
         return votes
 
     def _rounding(self) -> float:
@@ -209,7 +225,7 @@ class VotingTeachers(nn.ModuleList):
         except Exception as error:
             if not self._shared.is_broken:
                 self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
-            return ballot(torch.full((size_of(inputs), classes), torch.nan), "")
+            return ballot(torch.full((self._questions(inputs), classes), torch.nan), "")
 
     def _preferred(self, logits: Tensor, whose: str, *, rounding: float) -> Tensor:
         """The class of the largest logit, the first of equals, and whether another is close to it, ``(..., 2)`` int64.
@@ -252,7 +268,8 @@ class VotingTeachers(nn.ModuleList):
             return None
         try:
             outputs = self._outputs(stacked, inputs)
-            fits = outputs.shape[:2] == (len(numbers), size_of(inputs)) and outputs.dim() == 3
+            dimensions = (3,) if self._findings is None else (3, 4)
+            fits = outputs.shape[:2] == (len(numbers), size_of(inputs)) and outputs.dim() in dimensions
         except Exception:  # torch.func cannot run these networks, or each of them will raise by itself
             return None
         return outputs if fits else None
@@ -281,7 +298,9 @@ class VotingTeachers(nn.ModuleList):
         return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
-        """The logits ``(*rows, C)`` of the classes that compete, checked."""
+        """The logits ``(*rows, C)`` of the classes that compete, checked; a row for each question."""
+        if self._findings is not None:
+            return logits_by_finding(name, logits, rows, self._findings).flatten(-3, -2)
         if not isinstance(logits, Tensor) or logits.dim() < 1 or logits.shape[:-1] != rows or not logits.shape[-1]:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise InvalidArgument(name, f"logits of shape ({', '.join(map(str, rows))}, outputs)", shape)

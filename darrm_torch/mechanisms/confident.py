@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from .gnmax import (
     noisy_argmax,
     noisy_argmax_law,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11
 
 __all__ = ["ConfidentGNMax"]
 
@@ -73,7 +76,7 @@ class ConfidentGNMax(GaussianCounts):
         teachers: int | None = None,
         classes: int | None = None,
         insecure_seed: int | None = None,
-    ) -> ConfidentGNMax:
+    ) -> Self:
         """The smallest noise, rounded up, that keeps ``target`` for ``labels`` items together, answered or not.
 
         Args:
@@ -139,5 +142,9 @@ class ConfidentGNMax(GaussianCounts):
         return np.concatenate([answered * noisy_argmax_law(counts, *gaussian_noise(self.sigma)), silent], axis=1)
 
     def _missing(self, counts: IntArray, unit: int) -> IntArray:
-        """The smallest noise, in units of its grid, that lifts the highest count to the threshold."""
-        return np.asarray(math.ceil(self.threshold * unit) - unit * counts.max(axis=1))
+        """The smallest noise, in units of its grid, that lifts what is checked to the threshold."""
+        return np.asarray(math.ceil(self.threshold * unit) - unit * self._checked_votes(counts))
+
+    def _checked_votes(self, counts: IntArray) -> IntArray:
+        """What is compared with the threshold, (B,) integers in 0..K: the highest count. r votes move it by r."""
+        return np.asarray(counts.max(axis=1))

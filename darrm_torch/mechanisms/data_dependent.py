@@ -103,7 +103,7 @@ class DataDependentLoss:
         log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))
         costs = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)
         if isinstance(self.mechanism, ConfidentGNMax):
-            highest, teachers = self.counts.max(axis=1)[:, None], int(self.counts[0].sum())
+            highest, teachers = self.mechanism._checked_votes(self.counts)[:, None], int(self.counts[0].sum())
             costs = checked_renyi(self.mechanism, highest, costs, orders, teachers=teachers)
         return np.asarray(costs.sum(axis=0))
 

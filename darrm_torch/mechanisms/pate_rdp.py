@@ -206,7 +206,9 @@ class VoteCosts:
         self._width, self._teachers = sigma / overlap, int(counts[0].sum())
         pace, farthest = overlap / sigma, self._teachers / (2 * sigma)
         checks = isinstance(mechanism, ConfidentGNMax)
-        self._highest = counts.max(axis=1) if checks else np.zeros(len(counts), dtype=np.int64)
+        self._highest: IntArray = np.zeros(len(counts), dtype=np.int64)
+        if isinstance(mechanism, ConfidentGNMax):
+            self._highest = mechanism._checked_votes(counts)
         columns = np.arange(self._teachers + 1) if checks else np.zeros(1, dtype=np.int64)
         # Cells per pace: fewer where the grid would be large.
         paces = farthest / pace + 6

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -22,10 +22,12 @@ from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile, as_profile
 from .ratios import RatioLaw, pair_law, product_of
+from .validation import PrivateValidation
 
 __all__ = [
     "allocated_delta",
     "allocated_epsilon",
+    "allocated_law",
     "distinct_voters",
     "jury_delta",
     "jury_epsilon",
@@ -60,7 +62,7 @@ def allocated_delta(
     *,
     voters: int | Sequence[float] | None = None,
 ) -> float:
-    """Delta at ``epsilon`` of everything that randomly allocated teachers can release: theorems 13 and 14.
+    """Delta at ``epsilon`` of everything that randomly allocated teachers can release: theorems 13, 14 and 18.
 
     Args:
         profile: what each trained teacher promises (the weakest of unlike ones, :meth:`PrivacyProfile.weakest`).
@@ -79,7 +81,8 @@ def allocated_delta(
     """
     profile, epsilon = as_profile("profile", profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
-    return min(max(term(epsilon) for term in price), _most(profile, allocation, voters).delta(epsilon))
+    most = max(one.delta(epsilon) for one in _most(profile, allocation, voters))
+    return min(max(term(epsilon) for term in price), most)
 
 
 @checked
@@ -95,11 +98,21 @@ def allocated_epsilon(
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
     >>> [round(allocated_epsilon(teacher, RandomAllocation(teachers=11, overlap=r), 3e-4), 4) for r in (1, 3)]
     [0.014, 0.0558]
+    >>> validated = RandomAllocation(teachers=11, holdout=0.1, validation=PrivateValidation(epsilon=0.05))
+    >>> round(allocated_epsilon(teacher, validated, 3e-4), 4)
+    0.0146
     """
     profile, delta = as_profile("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
-    most = _most(profile, allocation, voters).epsilon(delta)
+    most = max(one.epsilon(delta) for one in _most(profile, allocation, voters))
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
+
+
+def allocated_law(profile: PrivacyProfile, allocation: RandomAllocation) -> RatioLaw:
+    """The ratio that dominates all K randomly allocated teachers, without a validation: theorem 13."""
+    allocation = replace(allocation, validation=None)
+    ((_, law),) = _allocated(profile, allocation, _voters(None, allocation.teachers))[0].laws
+    return law
 
 
 @checked
@@ -211,7 +224,7 @@ def self_bounding_delta(
 
     Args:
         profile: what each trained teacher promises; teachers are trained independently.
-        allocation: how records were allocated.
+        allocation: how records were allocated; its validation is not in this price.
         epsilon: in nats.
         allowance: Q m, the sum of the self-bounding allowances of all labels, each for an overlap of all K teachers.
         voters: how many teachers are read; ``None``: all.
@@ -296,9 +309,10 @@ def _voters(voters: int | Sequence[float] | None, teachers: int) -> tuple[float,
 
 def _most(
     profile: PrivacyProfile, allocation: RandomAllocation, voters: int | Sequence[float] | None
-) -> PrivacyProfile:
-    """Without secrecy: the record's r teachers, or those of them that can be read at most."""
-    return profile.compose(min(allocation.overlap, len(_voters(voters, allocation.teachers)) - 1))
+) -> list[PrivacyProfile]:
+    """Without secrecy: the record's r teachers, or those of them that can be read at most; or else the validation."""
+    trained = profile.compose(min(allocation.overlap, len(_voters(voters, allocation.teachers)) - 1))
+    return [trained] if allocation.validation is None else [trained, allocation.validation.profile]
 
 
 def _smallest(price: Callable[[float], float], delta: float, most: float) -> float:
@@ -316,6 +330,9 @@ def _smallest(price: Callable[[float], float], delta: float, most: float) -> flo
 @lru_cache(maxsize=256)
 def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tuple[float, ...]) -> tuple[_Price, ...]:
     """Prices of which the largest counts."""
+    if (validation := allocation.validation) is not None:
+        trained = _allocated(profile, replace(allocation, validation=None), voters)
+        return tuple(_Price(_validated(price, allocation.holdout, validation)) for price in trained)
     if allocation.weights:
         return (_Price(((1.0, _weighted_law(profile, allocation.weights)),)),)
     sizes = allocation.block_sizes
@@ -333,6 +350,21 @@ def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tu
         _Price(
             tuple((chance * weight, laws[split]) for size, chance in juries for split, weight in splits[size].items())
         ),
+    )
+
+
+def _validated(price: _Price, holdout: float, validation: PrivateValidation) -> tuple[tuple[float, RatioLaw], ...]:
+    """Theorem 18: ``(1 - h) X + h Y``, one law of X for each of the few values of Y."""
+    other = pair_law(validation.profile)
+
+    def shifted(law: RatioLaw, value: float) -> RatioLaw:
+        law = law.affine(holdout * value, 1 - holdout)
+        return replace(law, value_error=law.value_error + other.value_error)
+
+    return tuple(
+        (weight * mass * (1 + other.mass_error), shifted(law, value))
+        for weight, law in price.laws
+        for value, mass in zip(other.values.tolist(), other.masses.tolist(), strict=True)
     )
 
 

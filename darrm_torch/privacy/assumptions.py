@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .allocation import RandomAllocation
 from .profiles import PrivacyProfile
 from .units import ProtectedUnit
+from .validation import PrivateValidation
 
 __all__ = ["assumptions_of"]
 
@@ -20,6 +21,7 @@ def assumptions_of(
     allocation: RandomAllocation | None,
     secure: bool,
     jury: bool = False,
+    validation: PrivateValidation | None = None,
 ) -> tuple[str, ...]:
     """The assumptions of a total of labels from these teachers, of which one ``unit`` affects ``affected``."""
     if affected == len(profiles):
@@ -64,12 +66,21 @@ def assumptions_of(
         if fresh
         else "Votes: the same trained teachers vote on every input.",
         "Secrecy: only the labels are released: no votes, no counts, no teachers, no errors or logs of theirs and no "
-        "accuracy measured on private data.",
+        f"accuracy measured on private data{' but by the validation' * (validation is not None)}.",
         "Ledger: these labels are all that these teachers give out. What another ledger or another mechanism gives "
         "out adds to the cost.",
     ]
     if allocation is not None:
         assumed += allocation.assumptions
+    if validation is not None:
+        assumed += [
+            f"Held out: no teacher was trained on a held-out {unit.name}. Whether one is held out does not depend on "
+            f"other {unit.name}s: each has a coin of its own, and is one record. How many are held out, and how long "
+            "the validation takes, stays with the private data.",
+            f"Validation: its {validation.releases} release{'s' * (validation.releases > 1)} of noisy counts are all "
+            "that is released about held-out data, from any ledger of these teachers. They chose no jury and no "
+            "teachers.",
+        ]
     if jury:
         assumed.append(
             "Jury: it is drawn at random, without looking at data, not again after votes were seen, and it stays "

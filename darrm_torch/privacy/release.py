@@ -10,6 +10,7 @@ from .allocation_prices import distinct_voters
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile, largest_of
 from .units import ProtectedUnit
+from .validation import PrivateValidation
 
 __all__ = ["PricedMechanism", "Release"]
 
@@ -43,6 +44,7 @@ class Release:
     delta: float
     allocation: RandomAllocation | None
     unit: ProtectedUnit
+    validation: PrivateValidation | None = None
 
     @property
     def rounds(self) -> int:
@@ -66,6 +68,9 @@ class Release:
         jury, teachers = getattr(self.mechanism, "jury", None), len(self.profiles)
         if jury is None or jury == teachers:
             return None
+        reads = self.validation and self.validation.reads
+        if reads == "teachers" or (reads == "labels" and self.redrawn):
+            return None  # juries that label held-out inputs read further teachers
         return distinct_voters(teachers, labels=self.labels if self.redrawn else 1, jury=jury)
 
     @property

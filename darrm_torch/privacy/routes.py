@@ -18,7 +18,7 @@ from .profiles import PrivacyProfile, as_profile
 from .release import Release
 from .unlike import worst_epsilon
 
-__all__ = ["ROUTES", "RouteKey"]
+__all__ = ["ROUTES", "RouteKey", "bound_of"]
 
 RouteKey = Literal[
     "publishing",
@@ -249,3 +249,37 @@ ROUTES: dict[RouteKey, tuple[str, Callable[[Release], _Bound]]] = {
     "allocation": ("random allocation", _allocated),
     "allocation-self-bounding": ("self-bounding noise, random allocation", _allocated_self_bounding),
 }
+
+
+def bound_of(key: RouteKey, release: Release) -> _Bound:
+    """The bound of this route on the labels and, theory, section 17, on what is released about held-out units."""
+    if any(profile.together for profile in release.profiles):
+        return _together(key, release)
+    (epsilon, explanation), validation = ROUTES[key][1](release), release.validation
+    if validation is None or epsilon is None:
+        return epsilon, explanation
+    if validation.reads != "student" and key not in ("publishing", "allocation"):
+        return None, "The validation reads the teachers, so every held-out question would count as a label."
+    cost = validation.profile.epsilon(release.delta)
+    if key != "allocation":
+        epsilon = max(epsilon, cost)
+    return epsilon, (
+        f"{explanation} A {release.unit.name} is trained on or held out, not both, so the validation, which costs "
+        f"{format_bound(cost)}, does not add to that."
+    )
+
+
+def _together(key: RouteKey, release: Release) -> _Bound:
+    """Teachers that won a tuning depend on each other, and only their joint price is proven (theory, section 19)."""
+    joint, *others = set(release.profiles)
+    if key != "publishing":
+        return (
+            None,
+            "The teachers won a private tuning, so they depend on each other: only their joint price is proven.",
+        )
+    if others or release.validation is not None:
+        return math.inf, "A tuning prices the teachers of its best run together, and nothing beside them."
+    return joint.compose(release.rounds).epsilon(release.delta), (
+        "The teachers won a private tuning. The labels reveal no more than publishing them with their score. The bound "
+        "does not grow with the number of labels."
+    )

@@ -13,8 +13,9 @@ from .assumptions import assumptions_of
 from .guarantees import PrivacyGuarantee, format_bound
 from .profiles import PrivacyProfile, as_profiles
 from .release import PricedMechanism, Release
-from .routes import ROUTES, RouteKey
+from .routes import ROUTES, RouteKey, bound_of
 from .units import RECORD, Neighbours, ProtectedUnit, common_unit
+from .validation import PrivateValidation
 
 __all__ = ["PricedMechanism", "PrivacyRoute", "RouteKey", "TotalPrivacy", "total_privacy"]
 
@@ -123,6 +124,7 @@ def total_privacy(
     delta: float,
     neighbours: Neighbours = "add/remove",
     allocation: RandomAllocation | None = None,
+    validation: PrivateValidation | None = None,
 ) -> TotalPrivacy:
     """Bound the privacy loss of ``labels`` labels together: the smallest bound that is proven for this situation.
 
@@ -142,11 +144,14 @@ def total_privacy(
             (:meth:`PrivacyProfile.for_replacement`). Profiles for a replacement need "replace-one".
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. It adds bounds; those that need no secrecy stay in the result.
+        validation: what is released about units that no teacher is trained on; ``None``: that of the allocation.
+            The total covers it.
 
     Raises:
         InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, the
             teachers protect unlike units, the mechanism's jury is larger than K, or ``allocation`` is for another
-            number of teachers, another ``overlap``, another unit or other ``neighbours``.
+            number of teachers, another ``overlap``, another unit or other ``neighbours``; or a ``validation`` where
+            the allocation holds nothing out, where records are replaced or where a unit has several records.
 
     >>> from darrm_torch import NoiseFreeMajority
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
@@ -178,6 +183,15 @@ def total_privacy(
         if unit.name not in ("record", allocation.unit):
             raise InvalidArgument("allocation", f"one in which each {unit.name} draws", f"unit={allocation.unit!r}")
         unit = replace(unit, name=allocation.unit)
+    if validation is not None and not isinstance(validation, PrivateValidation):
+        raise InvalidArgument("validation", "a PrivateValidation or None", validation)
+    if allocation is not None and validation is None:
+        validation = allocation.validation
+    elif allocation is not None:
+        allocation = replace(allocation, validation=validation)
+    if validation is not None and (neighbours != "add/remove" or unit.records > 1):
+        cure = "Replacing a unit has another price (theory, section 17); the rows of one unit draw one by one."
+        raise InvalidArgument("validation", "None unless units of one record are added or removed", str(unit), cure)
     affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
     if not hasattr(mechanism, "self_bounding_allowance"):
         raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
@@ -188,9 +202,9 @@ def total_privacy(
     delta = check_number("delta", delta, low=0.0, high=1.0)
     if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
         raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
-    release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation, unit)
+    release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation, unit, validation)
     keys = [key for key in ROUTES if allocation is not None or not key.startswith("allocation")]
-    routes = tuple(_route(key, *ROUTES[key][1](release)) for key in keys)
+    routes = tuple(_route(key, *bound_of(key, release)) for key in keys)
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     return TotalPrivacy(
         epsilon=best.epsilon,
@@ -206,6 +220,7 @@ def total_privacy(
             allocation=allocation,
             secure=getattr(mechanism, "secure", True),
             jury=jury is not None,
+            validation=validation,
         ),
         unit=unit,
     )

@@ -19,15 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arguments import as_array, checked
-from ..errors import InvalidArgument, check_integer
+from ..errors import InvalidArgument, check_integer, check_number
 from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
+from ..privacy.validation import PrivateValidation
 
 __all__ = ["Shards", "as_shards", "assign_shards", "contiguous_shards", "forget_draws", "open_private"]
 
 Positions = NDArray[np.int64]
 
 _FACTS, _DRAWS, _KEY = "draw.json", "draws.npy", "shard-key"
+_HELD_OUT = -1  # in place of a shard
 _NOT_DRAWN = (
     "The library did not draw these shards: slices by position, balanced or stratified shards and silos are no random "
     "allocation."
@@ -44,6 +46,8 @@ class Shards(Sequence[Positions]):
     """K sorted arrays of positions, and what the way in which they were made is worth.
 
     Attributes:
+        holdout: h, the public probability with which a record is held out.
+        held_out: positions of the records that no teacher is trained on, sorted; as private as the shards.
         overlap: r, the number of teachers that one record affects, for ``neighbours``.
         neighbours: the neighbouring data sets for which ``overlap`` holds: "add/remove" one record, or "replace-one".
         allocation: the public facts that lower the price of all teachers together; ``None`` if nothing does.
@@ -59,7 +63,14 @@ class Shards(Sequence[Positions]):
     reason: str = ""
     private_folder: Path | None = field(default=None, repr=False)
     draw: str = field(default_factory=lambda: secrets.token_hex(8))
+    holdout: float = 0.0
+    held_out: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64), repr=False)
     _record: dict[str, Any] = field(default_factory=lambda: {"trainings": []}, repr=False)
+
+    def __post_init__(self) -> None:
+        if any(np.isin(self.held_out, shard).any() for shard in self.positions):
+            cure = "A record reaches the held-out counts through the teachers that are trained on it."
+            raise InvalidArgument("held_out", "positions that are in no shard", "a position in both", cure)
 
     @overload
     def __getitem__(self, number: int) -> Positions: ...
@@ -113,6 +124,8 @@ def assign_shards(
     *,
     teachers: int,
     overlap: int = 1,
+    holdout: float = 0.0,
+    validation: PrivateValidation | None = None,
     unit: str = "record",
     private_folder: str | os.PathLike[str] | None = None,
     key: bytes | None = None,
@@ -131,6 +144,10 @@ def assign_shards(
             them: equal records would share a draw, which costs far more.
         teachers: K.
         overlap: r, in ``[1, K]``.
+        holdout: h, the public probability that a record is held out for validation and enters no shard. A coin of its
+            own decides, drawn and kept like the shards: how many are held out is private too.
+        validation: what will be released about the held-out records (:func:`validate`). The allocation states it, so
+            the price of all teachers, and the noise that ``total`` of :func:`train_teachers` finds, cover it.
         unit: what one of ``records`` is. It must be what the teachers' accounting protects: with DP-SGD, one row. If a
             person has several rows, train and account for each person instead.
         private_folder: where the draws or the key are kept, readable by the owner only. A folder holds one draw: called
@@ -149,6 +166,7 @@ def assign_shards(
     """
     check_integer("teachers", teachers, low=1, high=10**6)
     check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
+    holdout = check_number("holdout", holdout, low=0.0, high=1.0, high_open=True)
     count = check_integer("records", records, low=0) if isinstance(records, (int, np.integer)) else 0
     ids = None if isinstance(records, (int, np.integer)) else _encoded(records)
     if sum(given is not None for given in (key, insecure_seed, private_folder)) > 1:
@@ -162,17 +180,24 @@ def assign_shards(
         reason = _SEED
         key = hashlib.sha256(str(check_integer("insecure_seed", insecure_seed, low=0)).encode()).digest()
         ids = _encoded(range(count)) if ids is None else ids
-    facts = {"teachers": teachers, "overlap": overlap, "unit": unit, "by": "rows" if ids is None else "ids"}
+    facts: dict[str, Any] = {"teachers": teachers, "overlap": overlap, "holdout": holdout, "unit": unit}
+    facts["by"] = "rows" if ids is None else "ids"
     folder = None if private_folder is None else open_private(private_folder)
     kept = _kept_draw(folder, facts)
     if ids is None:
-        chosen = _drawn(count, teachers, overlap) if kept is None else _stored(kept, count)
+        chosen = _drawn(count, teachers, overlap, holdout) if kept is None else _stored(kept, count)
         content, file = _array_bytes(chosen), _DRAWS
     else:
         content, file = key or kept or secrets.token_bytes(32), _KEY
-        chosen = _hashed(ids, content, teachers, overlap)
+        chosen = _hashed(ids, content, teachers, overlap, holdout)
     allocation = RandomAllocation(
-        teachers=teachers, overlap=overlap, unit=unit, source="made by the library", keyed=ids is not None
+        teachers=teachers,
+        overlap=overlap,
+        unit=unit,
+        holdout=holdout,
+        validation=validation,
+        source="made by the library",
+        keyed=ids is not None,
     )
     draw = secrets.token_hex(8)
     if folder is not None and kept is None:
@@ -180,6 +205,8 @@ def assign_shards(
         _write(folder / _FACTS, json.dumps({"version": 1, **facts, "draw": draw, "trainings": []}).encode())
     return Shards(
         positions=tuple(np.flatnonzero((chosen == number).any(axis=1)) for number in range(teachers)),
+        holdout=holdout,
+        held_out=np.flatnonzero(chosen[:, 0] == _HELD_OUT),
         overlap=overlap,
         allocation=None if reason else allocation,
         reason=reason,
@@ -282,10 +309,14 @@ def _encoded(ids: Iterable[int | str]) -> list[bytes]:
     return encoded
 
 
-def _hashed(ids: list[bytes], key: bytes, teachers: int, overlap: int) -> Positions:
+def _hashed(ids: list[bytes], key: bytes, teachers: int, overlap: int, holdout: float) -> Positions:
     """The shards of each id, ``(N, overlap)``: the first ones in its ranking of the teachers by keyed hashes."""
     chosen = np.empty((len(ids), overlap), dtype=np.int64)
     for row, one in enumerate(ids):
+        coin = hashlib.blake2b(one, key=key, salt=b"held out", digest_size=8).digest() if holdout else b""
+        if holdout and int.from_bytes(coin, "big") < int(holdout * 2**64):
+            chosen[row] = _HELD_OUT
+            continue
         ranks = []
         for teacher in range(teachers):
             digest = hashlib.blake2b(one, key=key, salt=teacher.to_bytes(8, "little"), digest_size=16).digest()
@@ -294,7 +325,7 @@ def _hashed(ids: list[bytes], key: bytes, teachers: int, overlap: int) -> Positi
     return chosen
 
 
-def _drawn(count: int, teachers: int, overlap: int) -> Positions:
+def _drawn(count: int, teachers: int, overlap: int, holdout: float) -> Positions:
     """The shards of each record, ``(N, overlap)``, from the operating system: exactly uniform subsets."""
     chosen = np.empty((count, overlap), dtype=np.int64)
     rows = max(1, 2**16 // teachers)
@@ -305,6 +336,8 @@ def _drawn(count: int, teachers: int, overlap: int) -> Positions:
             if (np.diff(np.sort(ranks, axis=1), axis=1) > 0).all():  # without ties every order is equally likely
                 break
         part[:] = ranks.argsort(axis=1)[:, :overlap]
+    if holdout:
+        chosen[np.frombuffer(os.urandom(8 * count), dtype=np.uint64) < int(holdout * 2**64)] = _HELD_OUT
     return chosen
 
 
@@ -316,8 +349,8 @@ def _kept_draw(folder: Path | None, facts: dict[str, Any]) -> bytes | None:
     """
     if folder is None or not (folder / _FACTS).exists():
         return None
-    kept = _read_facts(folder)
-    if {name: kept[name] for name in facts} != facts:
+    kept = {"holdout": 0.0, **_read_facts(folder)}
+    if kept | facts != kept:
         cure = f"Nothing is drawn again for other settings. {_FORGOTTEN}"
         raise InvalidArgument("private_folder", f"one with a draw for {facts}", str(folder), cure)
     file = folder / (_KEY if facts["by"] == "ids" else _DRAWS)

@@ -80,7 +80,12 @@ def test_labels_are_read_as_they_were_written(folder: Path, file: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "an array in"), ("a,b\n1,x\n", "an array in"), ("a,b\n1,2\n", "a column label, or with one column, not 2")],
+    [
+        ("", "at least one number"),
+        ("label\n", "at least one number"),
+        ("a,b\n1,x\n", "an array in"),
+        ("a,b\n1,2\n", "a column label, or with one column, not 2"),
+    ],
 )
 def test_tables_that_are_no_labels(folder: Path, text: str, message: str) -> None:
     Path("y.csv").write_text(text)

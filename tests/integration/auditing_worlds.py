@@ -30,10 +30,14 @@ def histograms(votes: int, classes: int) -> tuple[tuple[int, ...], ...]:
     return tuple((n, *rest) for n in range(votes + 1) for rest in histograms(votes - n, classes - 1))
 
 
-def label_law(votes: int, classes: int, law_of_sorted: Callable[[tuple[int, ...]], Sequence[float]]) -> Law:
-    """The law at all histograms of a rule that treats all classes alike; the last entry may be 'no answer'."""
+def label_law(
+    votes: int, classes: int, law_of_sorted: Callable[[tuple[int, ...]], Sequence[float]], *, alike: bool = True
+) -> Law:
+    """The law at all histograms of a rule, which treats all classes alike; the last entry may be 'no answer'."""
     cache: dict[tuple[int, ...], np.ndarray] = {}
     law: Law = {}
+    if not alike:
+        return {counts: np.asarray(law_of_sorted(counts), dtype=float) for counts in histograms(votes, classes)}
     for counts in histograms(votes, classes):
         order = sorted(range(classes), key=lambda c: -counts[c])
         descending = tuple(counts[c] for c in order)
@@ -148,15 +152,22 @@ def geometric_noise(scale: float) -> tuple[np.ndarray, int]:
 
 
 def confident(
-    threshold: float, check: tuple[np.ndarray, int], argmax: Callable[[tuple[int, ...]], list[float]]
+    threshold: float,
+    check: tuple[np.ndarray, int],
+    argmax: Callable[[tuple[int, ...]], list[float]],
+    expected: Sequence[float] = (),
+    otherwise: int = -1,
 ) -> Callable[[tuple[int, ...]], list[float]]:
-    """``argmax`` if the highest count plus noise reaches the threshold, else the extra label."""
+    """``argmax`` if the highest count, less what is expected, plus noise reaches the threshold, else another."""
     pmf, unit = check
     values = np.arange(-(len(pmf) // 2), len(pmf) // 2 + 1) / unit
 
     def law(counts: tuple[int, ...]) -> list[float]:
-        reached = values + max(counts) >= threshold
-        return [*(float(pmf[reached].sum()) * p for p in argmax(counts)), float(pmf[~reached].sum())]
+        highest = max(np.subtract(counts, expected)) if len(expected) else max(counts)
+        reached = values + highest >= threshold
+        chances = [*(float(pmf[reached].sum()) * p for p in argmax(counts)), 0.0]
+        chances[otherwise] += float(pmf[~reached].sum())
+        return chances
 
     return law
 

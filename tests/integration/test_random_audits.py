@@ -57,6 +57,7 @@ class Setting:
     mechanism: Any = None
     law: Law = field(default_factory=dict)
     calibrated: dt.PrivacyGuarantee | None = None  # what the mechanism was calibrated to, for all labels
+    guess: np.ndarray | None = None  # of a student, for all items
 
     @property
     def promises(self) -> list[dt.PrivacyProfile]:
@@ -194,6 +195,9 @@ def attained_delta(rng: np.random.Generator, setting: Setting, sigma: float) -> 
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(min(epsilon, 600)) * ndtr(-mu / 2 - epsilon / mu))
 
 
+CONFIDENT = ("threshold", "sigma_check", "sigma", "overlap", "delta")
+
+
 def build_gaussian(rng: np.random.Generator, setting: Setting, kind: str) -> Any:
     if kind != "label" and rng.random() < 0.3:
         many_teachers(rng, setting)
@@ -207,7 +211,7 @@ def build_gaussian(rng: np.random.Generator, setting: Setting, kind: str) -> Any
     overlap, target = setting.overlap, None
     if rng.random() < 0.25:
         target = guarantee(float(10 ** rng.uniform(-0.5, 0.7)), setting.delta)
-    if kind == "confident":
+    if kind in ("confident", "interactive"):
         ratio, threshold = float(rng.choice([1.0, 4.0])), float(rng.choice([-99.0, setting.teachers * rng.random()]))
         mechanism: Any = dt.ConfidentGNMax(
             threshold=threshold, sigma_check=ratio * sigma, sigma=sigma, overlap=overlap, delta=1e-6
@@ -223,8 +227,15 @@ def build_gaussian(rng: np.random.Generator, setting: Setting, kind: str) -> Any
             mechanism = dt.GNMax.calibrated(target, method=method, labels=setting.labels, overlap=overlap, **known)
     setting.calibrated = target
     argmax = worlds.noisy_argmax(*worlds.rounded_normal(mechanism.sigma))
+    check = worlds.rounded_normal(mechanism.sigma_check) if kind in ("confident", "interactive") else None
     if kind == "confident":
-        argmax = worlds.confident(mechanism.threshold, worlds.rounded_normal(mechanism.sigma_check), argmax)
+        argmax = worlds.confident(mechanism.threshold, check, argmax)
+    if kind == "interactive":
+        setting.guess = rng.dirichlet(np.full(setting.classes, 0.5))
+        own = int(setting.guess.argmax()) if setting.guess.max() >= 0.8 else -1
+        surplus = np.rint(setting.guess * setting.teachers)
+        argmax = worlds.confident(mechanism.threshold, check, argmax, surplus, own)
+        mechanism = dt.InteractiveGNMax(confidence=0.8, **{name: getattr(mechanism, name) for name in CONFIDENT})
     return mechanism, argmax
 
 
@@ -286,6 +297,7 @@ MECHANISMS: dict[str, tuple[Builder, int | None]] = {  # and the number of class
     "gnmax": (partial(build_gaussian, kind="counts"), None),
     "gnmax-label": (partial(build_gaussian, kind="label"), None),
     "confident-gnmax": (partial(build_gaussian, kind="confident"), None),
+    "interactive-gnmax": (partial(build_gaussian, kind="interactive"), None),
     "lnmax": (build_laplace, None),
     "permute-and-flip": (partial(build_selection, kind="permute-and-flip"), None),
     "exponential": (partial(build_selection, kind="exponential"), None),
@@ -305,8 +317,11 @@ def build(rng: np.random.Generator, name: str) -> Setting:
     if isinstance(setting.mechanism, NoisyCounts) and setting.mechanism.classes is None and rng.random() < 0.5:
         # With all histograms known, labels compose along their worst curve.
         setting.mechanism = replace(setting.mechanism, teachers=setting.teachers, classes=setting.classes)
-    setting.law = worlds.label_law(setting.teachers, setting.classes, definition)
-    stated = setting.mechanism.label_probabilities(np.array(list(setting.law)))
+    setting.law = worlds.label_law(setting.teachers, setting.classes, definition, alike=setting.guess is None)
+    asked = setting.mechanism
+    if setting.guess is not None:
+        asked = asked.given([setting.guess] * len(setting.law))
+    stated = asked.label_probabilities(np.array(list(setting.law)))
     assert np.abs(stated - np.stack(list(setting.law.values()))).max() < LAW_ERROR, name
     return setting
 

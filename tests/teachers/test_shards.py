@@ -86,7 +86,12 @@ def test_a_private_folder_keeps_one_draw(records: int | list[str], tmp_path: Pat
     again = assign_shards(records, teachers=3, private_folder=folder)
     assert all(map(np.array_equal, first, again))
     assert again.draw == first.draw != assign_shards(records, teachers=3).draw
-    for other in ({"teachers": 4}, {"teachers": 3, "overlap": 2}, {"teachers": 3, "unit": "person"}):
+    for other in (
+        {"teachers": 4},
+        {"teachers": 3, "overlap": 2},
+        {"teachers": 3, "unit": "person"},
+        {"teachers": 3, "holdout": 0.1},
+    ):
         with pytest.raises(InvalidArgument, match="Nothing is drawn again for other settings"):
             assign_shards(records, private_folder=folder, **other)
     forget_draws(folder)
@@ -96,6 +101,38 @@ def test_a_private_folder_keeps_one_draw(records: int | list[str], tmp_path: Pat
     (folder / "draw.json").write_text("{")
     with pytest.raises(InvalidArgument, match=r"a complete draw\.json"):
         assign_shards(records, teachers=3, private_folder=folder)
+
+
+@pytest.mark.parametrize("records", [4000, range(4000)], ids=["rows", "ids"])
+@pytest.mark.parametrize("overlap", [1, 3])
+def test_each_record_is_held_out_by_a_coin_of_its_own(records: int | range, overlap: int, tmp_path: Path) -> None:
+    folder = tmp_path / "private"
+    shards = assign_shards(records, teachers=4, overlap=overlap, holdout=0.25, private_folder=folder)
+    owners = np.bincount(np.concatenate(shards), minlength=4000)
+    assert np.array_equal(shards.held_out, np.flatnonzero(owners == 0))
+    assert set(owners.tolist()) == {0, overlap}
+    # Four standard deviations on each side, of the number held out and of neighbours that are both held out: one run
+    # of 7,000 fails.
+    assert abs(len(shards.held_out) - 1000) < 4 * 27.4
+    assert abs((owners.reshape(-1, 2) == 0).all(axis=1).sum() - 125) < 4 * 10.8
+    assert shards.allocation is not None
+    assert shards.allocation.holdout == 0.25
+    again = assign_shards(records, teachers=4, overlap=overlap, holdout=0.25, private_folder=folder)
+    assert np.array_equal(again.held_out, shards.held_out)
+    assert not len(assign_shards(records, teachers=4, overlap=overlap).held_out)
+
+
+def test_a_record_that_comes_or_goes_moves_no_other_into_the_held_out_set() -> None:
+    before = assign_shards(range(300), teachers=3, holdout=0.3, insecure_seed=1)
+    after = assign_shards(range(1, 300), teachers=3, holdout=0.3, insecure_seed=1)
+    assert {n + 1 for n in after.held_out.tolist()} == set(before.held_out.tolist()) - {0}
+
+
+def test_a_position_is_trained_on_or_held_out() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"held_out must be positions that are in no shard, got 'a position in both'"
+    ):
+        Shards(positions=(np.array([0, 1]), np.array([2])), overlap=1, held_out=np.array([1, 3]))
 
 
 def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
@@ -185,6 +222,8 @@ def test_replacing_a_record_changes_one_slice() -> None:
         ({"teachers": 0}, "teachers"),
         ({"teachers": 3, "overlap": 4}, "overlap"),
         ({"teachers": 3, "overlap": 0}, "overlap"),
+        ({"teachers": 3, "holdout": 1.0}, "holdout"),
+        ({"teachers": 3, "holdout": float("nan")}, "holdout"),
         ({"teachers": 3, "key": b"short"}, "key must be 16 to 64 bytes"),
         ({"teachers": 3, "key": KEY, "insecure_seed": 1}, "private_folder must be None"),
         ({"teachers": 3, "insecure_seed": -1}, "insecure_seed"),
