@@ -56,7 +56,7 @@ def validate(
         dataset: the N private records, as for :func:`train_teachers`. Targets are numbers of classes, ``(N,)``: those
             in ``ensemble.classes``, or 0..C-1. A record that is not finite, or whose target is none of them, counts
             nowhere, silently.
-        shards: the draw that the teachers were trained on; only records in :attr:`Shards.held_out` are read.
+        shards: the draw that the teachers were trained on; only records in ``shards.held_out`` are read.
         of: "labels": those that the ensemble's mechanism would give; items that it leaves unanswered count nowhere.
             "teachers": one of them, drawn for each record: the accuracy of a single teacher. Or a student, which must
             have learned nothing private but labels that are charged.
