@@ -38,7 +38,7 @@ def validate(
     shards: Shards,
     *,
     of: Literal["labels", "teachers"] | nn.Module = "labels",
-    by: Literal["class", "confidence"] = "class",
+    by: Literal["class", "confidence", "all"] = "class",
     bins: int = 10,
     confidence: float = 0.95,
     insecure_seed: int | None = None,
@@ -56,12 +56,13 @@ def validate(
         dataset: the N private records, as for :func:`train_teachers`. Targets are numbers of classes, ``(N,)``: those
             in ``ensemble.classes``, or 0..C-1. A record that is not finite, or whose target is none of them, counts
             nowhere, silently.
-        shards: the draw that the teachers were trained on; only records in :attr:`Shards.held_out` are read.
+        shards: the draw that the teachers were trained on; only records in ``shards.held_out`` are read.
         of: "labels": those that the ensemble's mechanism would give; items that it leaves unanswered count nowhere.
             "teachers": one of them, drawn for each record: the accuracy of a single teacher. Or a student, which must
             have learned nothing private but labels that are charged.
         by: "class": counts for each class of the records. "confidence": for each of ``bins`` equal bins of the
             confidence, which is the share of votes for the label or the student's largest probability: calibration.
+            "all": one count of right and one of wrong, with the least noise for the accuracy of all.
         bins: the number of bins of confidence.
         confidence: of the intervals.
         insecure_seed: for tests: anyone who knows it knows the noise.
@@ -95,10 +96,11 @@ def validate(
     _check(ensemble, shards, declared, reads)
     assert declared is not None
     if by == "confidence" and of == "teachers":
-        raise InvalidArgument("by", '"class" for teachers, whose votes have no confidence', by)
+        raise InvalidArgument("by", '"class" or "all" for teachers, whose votes have no confidence', by)
     answers = _answers(ensemble, of)
     example, target = batch_of(example_of(dataset), [0], _device(ensemble, of))
     as_shards(shards, records=len(dataset))
+    _check_data(dataset, shards)
     if getattr(target, "shape", None) != (1,):
         raise InvalidArgument("dataset", "one whose targets are numbers of classes", type(target).__name__)
     try:
@@ -107,10 +109,12 @@ def validate(
         raise
     except Exception as error:  # the student's own
         raise InvalidArgument("of", "a network that takes the inputs", type(of).__name__, str(error)) from None
-    table = np.zeros((classes if by == "class" else bins, 2), dtype=np.int64)
+    table = np.zeros(({"class": classes, "confidence": bins, "all": 1}[by], 2), dtype=np.int64)
     try:
         for targets, (answered, sure, _) in _batches(ensemble, dataset, shards, _device(ensemble, of), answers):
-            places = targets if by == "class" else np.minimum((np.asarray(sure) * bins).astype(np.int64), bins - 1)
+            places = targets if by == "class" else np.zeros_like(targets)
+            if by == "confidence" and sure is not None:
+                places = np.minimum((sure * bins).astype(np.int64), bins - 1)
             known = (targets >= 0) & (targets < classes) & (answered >= 0)
             np.add.at(table, (places[known], (answered != targets)[known].astype(np.int64)), 1)
     except Exception as error:  # its text may show the record

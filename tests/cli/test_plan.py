@@ -133,6 +133,20 @@ def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytes
     assert result["teachers_needed"]["agreement"] == 0.9
 
 
+@pytest.mark.slow
+def test_plan_says_what_tuning_costs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("plan", "--teachers", "5", "--teacher", "0.1,1e-7", "--overlap", "2", "--label-target", "1,1e-5")
+    text = said(capsys, *question, "--tuning")
+    assert [line.split()[0] for line in text.splitlines()[-4:]] == ["1", "5", "20", "100"]
+    assert max(map(len, text.splitlines())) < 80
+    (row,) = json.loads(said(capsys, *question, "--allocation", "random", "--tuning", "20", "--json"))["tuning"]
+    teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-7)
+    runs = dt.RandomRuns(mean=20)
+    assert row["geometric"] == dt.tuning_epsilon(teacher, 1e-5, runs=runs, overlap=2)
+    assert row["fresh_draws"] < row["geometric"] < row["poisson"] < row["all_published"]
+    check_mistake(capsys, folder, *question, "--tuning", "0", words="--tuning must be")
+
+
 def test_options_can_come_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "plan.yaml").write_text("teachers: 3\nteacher: '0.1'\nlabel_target: '0.3,1e-4'\n")
     assert "Recommendation: noise-free majority" in said(capsys, "plan", "--config", "plan.yaml")

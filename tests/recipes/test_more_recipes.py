@@ -92,15 +92,6 @@ def test_lightning_teachers_go_on_where_they_stopped(tmp_path: Path, capsys: pyt
     assert all(steps[2, number] == 2 * steps[1, number] > 0 for number in range(2))
 
 
-def test_resnet_without_batch_normalisation(capsys: pytest.CaptureFixture[str]) -> None:
-    resnet = recipe("06_resnet_teachers")
-    resnet.main(teachers=2, epochs=1, limit=60)
-    assert "One label is" in capsys.readouterr().out
-    layers = list(resnet.small_resnet().modules())
-    assert any(isinstance(layer, nn.GroupNorm) for layer in layers)
-    assert not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers)
-
-
 @pytest.mark.slow
 def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tabular = recipe("07_tabular")
