@@ -1,8 +1,8 @@
 """What `darrm_torch` exports, and where each name lives: the one list, for type checkers and for lazy loading."""
 
 from . import federated as federated, lightning as lightning
-from .auditing import Audit as Audit, audit as audit
-from .cost_plots import plot_ledger as plot_ledger, plot_totals as plot_totals
+from .auditing import Audit as Audit, PipelineAudit as PipelineAudit, audit as audit, audit_pipeline as audit_pipeline
+from .cost_plots import plot_audit as plot_audit, plot_ledger as plot_ledger, plot_totals as plot_totals
 from .errors import (
     BudgetExceeded as BudgetExceeded,
     DarrmError as DarrmError,
@@ -12,13 +12,16 @@ from .errors import (
     PrivacyViolation as PrivacyViolation,
     UnprovenPrivacy as UnprovenPrivacy,
 )
+from .labels.accuracy import AccuracyEstimate as AccuracyEstimate
 from .labels.distributed import DistributedEnsemble as DistributedEnsemble
 from .labels.ensemble import PrivateMajorityEnsemble as PrivateMajorityEnsemble
-from .labels.labeler import PrivateLabeler as PrivateLabeler, Voter as Voter
+from .labels.labeler import PrivateLabeler as PrivateLabeler
 from .labels.ledger import PrivacyLedger as PrivacyLedger
 from .labels.randomized_votes import RandomizedVotes as RandomizedVotes
 from .labels.stored import StoredTeacher as StoredTeacher, label_loader as label_loader
+from .labels.validation import validate as validate
 from .labels.vote_files import VoteBatch as VoteBatch, VoteFile as VoteFile
+from .labels.voters import Voter as Voter
 from .mechanisms.base import Mechanism as Mechanism
 from .mechanisms.confident import ConfidentGNMax as ConfidentGNMax
 from .mechanisms.counts import accuracy_interval as accuracy_interval, private_counts as private_counts
@@ -102,6 +105,11 @@ from .privacy.totals import (
     TotalPrivacy as TotalPrivacy,
     total_privacy as total_privacy,
 )
+from .privacy.tuning_prices import (
+    RandomRuns as RandomRuns,
+    tuning_delta as tuning_delta,
+    tuning_epsilon as tuning_epsilon,
+)
 from .privacy.validation import PrivateValidation as PrivateValidation
 from .teachers.adapters import adapter_teachers as adapter_teachers
 from .teachers.checkpoints import load_teacher as load_teacher
@@ -120,6 +128,7 @@ from .teachers.shards import (
     forget_draws as forget_draws,
 )
 from .teachers.training import train_teachers as train_teachers
+from .teachers.tuning import TunedTeachers as TunedTeachers, tune_teachers as tune_teachers
 from .teachers.watching import watch_training as watch_training
 
 __version__: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -276,15 +277,17 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
     return table.column_names, np.column_stack([column.to_numpy().astype(np.float64) for column in table.columns])
 
 
-def write_labels(file: Path, labels: Any) -> None:
-    """Write a tensor of labels as .npy, .pt or .csv."""
+def write_labels(file: Path, labels: Any, findings: Sequence[str] | None = None) -> None:
+    """Write a tensor of labels as .npy, .pt or .csv, with a column for each finding if there are any."""
     import numpy as np
     import torch
 
     if file.suffix == ".npy":
         np.save(file, labels.numpy())
     elif file.suffix == ".csv":
-        rows = "".join(f"{index},{label}\n" for index, label in enumerate(labels.tolist()))
-        file.write_text(f"index,label\n{rows}", encoding="utf-8")
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["index", *(findings or ["label"])])
+            writer.writerows([index, *row] for index, row in enumerate(labels.reshape(len(labels), -1).tolist()))
     else:
         torch.save(labels, file)

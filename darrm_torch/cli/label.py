@@ -60,6 +60,9 @@ def _add_arguments(parser: Any) -> None:
         "--classes", type=int, nargs="+", metavar="C", help="outputs to choose between, such as 5 8 (default: all)"
     )
     parser.add_argument(
+        "--findings", nargs="+", metavar="NAME", help="several questions: what each output, or pair of them, looks for"
+    )
+    parser.add_argument(
         "--overlap", type=int, metavar="R", help="most teachers that one record can affect (default: all)"
     )
     add_allocation(parser, "train_teachers")
@@ -266,8 +269,8 @@ class _Models:
             for file in self.files:
                 self._models.append(load_model(file, chosen.build))
                 bar.update()
-        self.teachers, self.inputs = len(self._models), size_of(self._inputs)
-        self.classes = competing(self._models[0], self._inputs, chosen.classes)
+        self.teachers, self.inputs = len(self._models), size_of(self._inputs) * len(chosen.findings or "1")
+        self.classes = competing(self._models[0], self._inputs, chosen.classes, chosen.findings)
 
     def spending_from(self, ensemble: PrivateMajorityEnsemble, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:
         """The same ensemble with another ledger."""
@@ -281,6 +284,7 @@ class _Models:
             allocation=ensemble.allocation,
             neighbours=ensemble.neighbours,
             classes=ensemble.classes,
+            findings=ensemble.findings,
             ledger=ledger,
             delta=ensemble.delta,
         )
@@ -296,8 +300,8 @@ class _Models:
         labels = []
         for batch in self._batches():
             labels.append(ensemble(batch))
-            advance(len(labels[-1]))
-        write_labels(file, torch.cat(labels))
+            advance(len(labels[-1]) if ensemble.findings is None else labels[-1].numel())
+        write_labels(file, torch.cat(labels), ensemble.findings)
 
     def _batches(self) -> Any:
         from ..teachers.structures import batches_of
@@ -343,6 +347,7 @@ class _Models:
                     **stated_unit(chosen),
                     teacher_promise="profile" if kind == "darrm" else "point",
                     classes=chosen.classes,
+                    findings=chosen.findings,
                     ledger=ledger,
                     accept=chosen.accept,
                     on_progress=on_progress,
@@ -371,6 +376,7 @@ class _Models:
             allocation=allocation,
             neighbours=stated_neighbours(chosen),
             classes=chosen.classes,
+            findings=chosen.findings,
             ledger=ledger,
             delta=total_delta(chosen, strength, ledger.budget),
         )

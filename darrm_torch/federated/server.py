@@ -22,7 +22,8 @@ from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..labels.identity import input_digests
-from ..labels.labeler import MISSING, PrivateLabeler
+from ..labels.labeler import PrivateLabeler
+from ..labels.questions import MISSING
 from .messages import Answer, MessageRefused, Request
 
 __all__ = ["Exchange", "RegisteredSite", "RemoteLabeler"]
@@ -103,6 +104,8 @@ class RemoteLabeler:
             raise InvalidArgument("sites", "sites with keys of their own", "two with one key")
         if labeler.mechanism.shares > 1:
             raise InvalidArgument("labeler", "one whose mechanism counts votes", type(labeler.mechanism).__name__)
+        if labeler.findings is not None:
+            raise InvalidArgument("labeler", "one without findings, which messages to sites have no place for", labeler)
         if labeler.classes is None and labeler.mechanism.classes is None:
             raise InvalidArgument("labeler", "one with a number of classes", None, "Pass classes=... to it.")
         self.labeler, self.sites, self._exchange = labeler, tuple(sites), exchange

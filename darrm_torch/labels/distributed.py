@@ -87,7 +87,7 @@ class DistributedEnsemble(nn.Module):
         return self
 
     def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> Tensor:
-        """Private labels ``(B,)`` int64, or soft labels ``(B, C)`` float32, of this rank's inputs, on their device.
+        """The ensemble's labels of this rank's inputs, on their device.
 
         Args:
             inputs, keys: of this rank, as for the ensemble.
@@ -151,7 +151,7 @@ class DistributedEnsemble(nn.Module):
     def _count(
         self, rows: Sequence[int], juries: BoolArray | None, inputs: Structure, start: int
     ) -> Tensor | Exception:
-        """The counts ``(len(rows), C)`` of all ranks together, or what went wrong on one of them.
+        """The counts ``(len(rows), C)`` or ``(len(rows), F, 2)`` of all ranks, or what went wrong on one of them.
 
         ``inputs`` are the rows from ``start`` on. A rank fills in its part, and the sum is taken.
         """
@@ -165,15 +165,17 @@ class DistributedEnsemble(nn.Module):
                 )
         except Exception as error:
             problem = _portable(error)
-        results = self._gather((problem, None if part is None else part.shape[1]))
+        results = self._gather((problem, None if part is None else part.shape[1:]))
         for failed, _ in results:
             if isinstance(failed, Exception):
                 return failed
-        classes = {width for _, width in results if width is not None}
-        if len(classes) > 1:
-            return InvalidArgument("outputs of the teachers", "logits of the same classes", sorted(classes))
+        widths = {tuple(width) for _, width in results if width is not None}
+        if len(widths) > 1:
+            return InvalidArgument("outputs of the teachers", "logits of the same classes", sorted(widths))
         backend = dist.get_backend(self._group)
-        counts = torch.zeros(len(rows), *classes, dtype=torch.int64, device="cuda" if backend == "nccl" else "cpu")
+        counts = torch.zeros(
+            len(rows), *next(iter(widths), ()), dtype=torch.int64, device="cuda" if backend == "nccl" else "cpu"
+        )
         if part is not None:
             counts[mine] = part.to(counts.device)
         dist.all_reduce(counts, group=self._group)

@@ -31,8 +31,9 @@ from ..teachers.independence import check_different, check_weights
 from ..teachers.reading import read_teachers
 from ..teachers.structures import Structure, device_of, rows_of, size_of
 from .identity import checked_inputs, input_keys
-from .labeler import PrivateLabeler, memory_ledger
+from .labeler import PrivateLabeler
 from .ledger import PrivacyLedger
+from .questions import checked_findings
 from .voting import VotingTeachers, class_numbers, equal_weights
 
 __all__ = ["PrivateMajorityEnsemble"]
@@ -66,9 +67,11 @@ class PrivateMajorityEnsemble(nn.Module):
         neighbours: the neighbouring data sets for which ``overlap`` holds, see :func:`~darrm_torch.total_privacy`.
         classes: which logits compete, in the order of the labels: ``(5, 8)`` makes label 1 class 8; a number C: the
             first C. ``None``: all.
-        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object, with a warning. If
-            the ledger was started with a mechanism that differs only by rounding (it was solved on another machine or
-            with another number of threads), the ledger's mechanism is used.
+        findings: F names, such as ``["edema", "effusion"]``, of what is in an input (1) or not (0). Labels are then
+            ``(B, F)``, see :class:`PrivateLabeler`, and outputs one logit for each, ``(B, F)``, or two, ``(B, F, 2)``
+            or ``(B, 2 F)``, in the order of the names.
+        ledger: where labels and charges are kept; ``None``: in memory, for the life of this object, with a warning. A
+            mechanism that differs from the ledger's by rounding only (solved on another machine) is replaced by that.
         delta: the delta of the total guarantee; ``None``: that of the ledger's budget, else of the mechanism's label
             target, else 1e-5.
         logits: a function from what a teacher returns to its logits, if they are elsewhere.
@@ -102,6 +105,7 @@ class PrivateMajorityEnsemble(nn.Module):
         allocation: RandomAllocation | None = None,
         neighbours: Neighbours = "add/remove",
         classes: Sequence[int] | int | None = None,
+        findings: Sequence[str] | None = None,
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
         logits: Callable[[Any], Any] | None = None,
@@ -114,8 +118,8 @@ class PrivateMajorityEnsemble(nn.Module):
         check_different(models)
         if profiles is not None and [type(profile) for profile in profiles] == [PrivacyProfile] * len(models):
             check_weights(models, profiles)
-        self.classes = class_numbers(classes)
-        self._teachers = VotingTeachers(models, classes=self.classes, mechanism=mechanism, logits=logits)
+        self.classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
+        self._teachers = VotingTeachers(models, self.findings, classes=self.classes, mechanism=mechanism, logits=logits)
         super().train(False)
         labeler = PrivateLabeler(
             mechanism,
@@ -125,7 +129,8 @@ class PrivateMajorityEnsemble(nn.Module):
             allocation=allocation,
             neighbours=neighbours,
             classes=None if self.classes is None else len(self.classes),
-            ledger=memory_ledger() if ledger is None else ledger,
+            findings=self.findings,
+            ledger=ledger,
             delta=delta,
             rules={"classes": self.classes},
             assumptions=(),
@@ -159,6 +164,7 @@ class PrivateMajorityEnsemble(nn.Module):
         teacher_promise: Literal["profile", "point"] = "profile",
         mechanism: str | Mechanism | None = None,
         classes: Sequence[int] | int | None = None,
+        findings: Sequence[str] | None = None,
         ledger: PrivacyLedger | None = None,
         data_loaders: Iterable[Any] | None = None,
         optimizers: Iterable[Any] | None = None,
@@ -188,7 +194,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 (epsilon, Delta), as the paper does.
             mechanism: instead of ``noise`` and ``teacher_promise``, a mechanism, or a kind of
                 :func:`~darrm_torch.strongest_mechanism`, as strong as ``allowance`` or ``target`` allows.
-            classes, ledger: see the class.
+            classes, findings, ledger: see the class.
             data_loaders: the loader that trained each teacher, to check that it drew Poisson samples.
             optimizers: the optimizer that trained each teacher. Only it shows that the engine counted its steps.
             initial: the weights that all teachers started from, such as those of a pretrained network, see
@@ -209,25 +215,19 @@ class PrivateMajorityEnsemble(nn.Module):
         if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
             raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
         if mechanism is None and (allowance is None) == (target is None):
-            raise InvalidArgument(
-                "allowance",
-                "given, or else target",
-                "neither" if target is None else "both",
-                "One of them sets the noise.",
-            )
+            got = "neither" if target is None else "both"
+            raise InvalidArgument("allowance", "given, or else target", got, "One of them sets the noise.")
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
         if allowance is not None:
             check_number("allowance", allowance, low=0, low_open=True, high_open=True)
         competing = class_numbers(classes)
         labels = 2 if competing is None else len(competing)
         if labels > 2 and noise == "one-label" and mechanism is None:
-            raise InvalidArgument(
-                "classes",
-                'two of them with noise="one-label"',
-                competing,
+            cure = (
                 'DaRRM is binary. Pass noise="self-bounding" and allowance=..., or build the ensemble with another '
-                "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority",
+                "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
             )
+            raise InvalidArgument("classes", 'two of them with noise="one-label"', competing, cure)
         profiles = read_teachers(
             engines,
             modules=models,
@@ -290,6 +290,7 @@ class PrivateMajorityEnsemble(nn.Module):
             allocation=allocation,
             neighbours=neighbours,
             classes=classes,
+            findings=findings,
             ledger=ledger,
             delta=None if ledger is not None and ledger.budget is not None else label_delta,
             logits=logits,
@@ -318,7 +319,7 @@ class PrivateMajorityEnsemble(nn.Module):
         return self
 
     def sensitive_votes(self, inputs: Structure) -> Tensor:
-        """Each teacher's vote ``(K, B)`` int64. No guarantee covers what this returns.
+        """Each teacher's vote ``(K, B)`` int64, ``(K, B, F)`` on findings. No guarantee covers what this returns.
 
         A tie between logits goes to the lower class; a teacher whose logits are NaN, or that raises, votes for the
         first class.
@@ -335,7 +336,7 @@ class PrivateMajorityEnsemble(nn.Module):
     def sensitive_counts(
         self, inputs: Structure, *, teachers: Sequence[int] | None = None, juries: BoolArray | None = None
     ) -> Tensor:
-        """Votes per class ``(B, C)`` int64; as sensitive as :meth:`sensitive_votes`, and with its errors.
+        """Votes per class ``(B, C)`` or ``(B, F, 2)`` int64; sensitive, and with the errors of :meth:`sensitive_votes`.
 
         For :class:`~darrm_torch.MeanProbabilities` they are shares of votes. A teacher with an output that is not
         finite, or that raises, then counts as the uniform row.
@@ -343,18 +344,18 @@ class PrivateMajorityEnsemble(nn.Module):
         Args:
             inputs: B inputs.
             teachers: the numbers of the teachers that vote; ``None``: all.
-            juries: ``(B, K)``, which teachers vote on which input; ``None``: all of them.
+            juries: ``(B, K)`` or ``(B, F, K)``, which teachers vote on which question; ``None``: all of them.
         """
         inputs, most = checked_inputs(inputs), len(self._teachers) - 1
         numbers = range(most + 1) if teachers is None else teachers
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
-            shape = (size_of(inputs), most + 1)
+            shape = (*self._labeler._shape(size_of(inputs)), most + 1)
             if not isinstance(juries, np.ndarray) or juries.dtype.kind != "b" or juries.shape != shape:
                 raise InvalidArgument("juries", f"booleans of shape {shape}", type(juries).__name__)
-            numbers = [number for number in numbers if juries[:, number].any()]
-            juries = juries[:, numbers]
+            numbers = [number for number in numbers if juries[..., number].any()]
+            juries = juries[..., numbers]
         return self._teachers.counts(inputs, numbers, classes=classes, juries=juries)
 
     @property
@@ -364,11 +365,11 @@ class PrivateMajorityEnsemble(nn.Module):
 
     # The compiler would rewrite the exact draws. This is torch.compiler.disable without importing the compiler now.
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> Tensor:
+    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None, guesses: Any = None) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
-        Soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`. Nothing that this raises depends on
-        the teachers' weights.
+        Labels ``(B, F)`` with findings; soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`.
+        Nothing that this raises depends on the teachers' weights.
 
         Args:
             inputs: B inputs: a tensor ``(B, ...)``, or a tuple, a list or a mapping of such structures.
@@ -376,6 +377,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 only the first is ever voted on. ``None``: shapes and values, real numbers as float32, integers as
                 integers, without padding that an ``attention_mask`` names, see
                 ``darrm_torch.labels.identity.input_digests``.
+            guesses: a student's class probabilities ``(B, C)``, for :class:`InteractiveGNMax`.
 
         Raises:
             InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;
@@ -388,7 +390,7 @@ class PrivateMajorityEnsemble(nn.Module):
         def counts(rows: Sequence[int], juries: BoolArray | None) -> Tensor:
             return self.sensitive_counts(inputs if len(rows) == len(keys) else rows_of(inputs, rows), juries=juries)
 
-        return torch.from_numpy(self._labeler.answer(keys, counts)).to(device_of(inputs))
+        return torch.from_numpy(self._labeler.answer(keys, counts, guesses=guesses)).to(device_of(inputs))
 
     @checked
     def check_budget(self, batches: Iterable[Structure] = (), *, keys: Sequence[bytes] | None = None) -> None:
@@ -408,7 +410,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
-        """The cost of ``labels`` labels together, at ``delta`` (default: the ensemble's)."""
+        """The cost of ``labels`` labels together, F for each input with findings, at ``delta`` (of the ensemble)."""
         return self._labeler.total_privacy(labels=labels, delta=delta)
 
     @checked
@@ -440,7 +442,7 @@ class PrivateMajorityEnsemble(nn.Module):
             )
 
 
-_FIXED = {"mechanism", "profiles", "overlap", "allocation", "neighbours", "classes", "delta", "ledger"}
+_FIXED = {"mechanism", "profiles", "overlap", "allocation", "neighbours", "classes", "findings", "delta", "ledger"}
 
 _OTHERS = (
     "Labels of other teachers do not have this ensemble's guarantee. Build an ensemble from those teachers and their "

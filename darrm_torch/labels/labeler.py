@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from ..arguments import checked
 from ..arrays import BoolArray, IntArray
-from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number, warn_caller
+from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
 from ..mechanisms.base import Mechanism
+from ..mechanisms.interactive import informed
 from ..mechanisms.noise_free import NoiseFree
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
@@ -29,32 +31,17 @@ from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
 from ..teachers.structures import Structure, mapped, rows_of, size_of
-from .advice import warn_before_labels
+from .advice import memory_ledger, warn_before_labels
 from .identity import checked_inputs, input_keys
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .ledger_index import checked_keys
+from .questions import MISSING, checked_findings, counts_of_votes, question_keys, table_of
 from .report import report_as_dict, report_as_text
+from .voters import Voter, distinct_names
 from .voting import restored_labels, stored_labels
 
-__all__ = ["MISSING", "PrivateLabeler", "Voter", "memory_ledger"]
-
-MISSING = -1
-
-
-@runtime_checkable
-class Voter(Protocol):
-    """A teacher that votes: a model in another process, at another site, or a file of votes.
-
-    Attributes:
-        digest: names the teacher. It changes whenever the teacher does, such as a digest of its weights. Only the
-            ledger stores it.
-    """
-
-    digest: str
-
-    def vote(self, inputs: Any, /) -> Any:
-        """Votes ``(B,)``: an integer class for each input, -1 where the teacher has no vote."""
+__all__ = ["PrivateLabeler"]
 
 
 class PrivateLabeler:
@@ -75,6 +62,10 @@ class PrivateLabeler:
         profiles, overlap, allocation, neighbours, ledger, delta: see :class:`~darrm_torch.PrivateMajorityEnsemble`.
         classes: C, the number of classes; ``None``: that of the mechanism. It is declared, because the classes that
             occur among the votes are private.
+        findings: the names of F findings; each input is then F questions of two classes, which are asked and charged
+            together. Votes are ``(K, B, F)``, labels ``(B, F)``, and an input costs F labels where costs grow with the
+            number of labels (theory, many labels). The ledger is bound to the names and their order. ``None``: one
+            question for each input.
         assumptions: what the labels rest on besides what :func:`~darrm_torch.total_privacy` assumes, for the report;
             ``None``: how votes come about.
         rules: further public facts to which the ledger is bound, ready for JSON, such as the names of the classes.
@@ -98,6 +89,7 @@ class PrivateLabeler:
 
     def __repr__(self) -> str:
         what = f"{len(self.profiles)} teachers, overlap {self.overlap}, {self.classes or 'any'} classes"
+        what += "" if self.findings is None else f", {len(self.findings)} findings"
         return f"<{type(self).__name__}: {what}, {cut(self.mechanism)}, {self.ledger!r}>"
 
     @checked
@@ -111,12 +103,13 @@ class PrivateLabeler:
         allocation: RandomAllocation | None = None,
         neighbours: Neighbours = "add/remove",
         classes: int | None = None,
+        findings: Sequence[str] | None = None,
         ledger: PrivacyLedger | None = None,
         delta: float | None = None,
         rules: Mapping[str, Any] | None = None,
         assumptions: Sequence[str] | None = None,
     ) -> None:
-        names = _distinct_names(teachers)
+        names = distinct_names(teachers)
         count = check_integer("the number of teachers", len(names), low=1)
         if profiles is None:
             profiles = [PrivacyProfile.non_private()] * count
@@ -135,9 +128,19 @@ class PrivateLabeler:
         if not isinstance(rules or {}, Mapping):
             raise InvalidArgument("rules", "a mapping from names to public facts", rules)
         self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
+        self._given |= {"findings": findings}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
+        self.findings = checked_findings(findings)
+        if self.findings is not None:
+            if classes not in (None, 2) or mechanism.shares > 1:
+                cure = "A finding is there (1) or not (0)."
+                raise InvalidArgument("findings", "None with more classes or soft labels", findings, cure)
+            classes = 2
+        for teacher in teachers:
+            if getattr(teacher, "findings", self.findings) != self.findings:
+                raise InvalidArgument("findings", "those of the voters", findings)
         self.classes = None if classes is None else check_integer("classes", classes, low=2, high=2**20)
         if self.classes is not None and mechanism.classes not in (None, self.classes):
             raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
@@ -150,6 +153,7 @@ class PrivateLabeler:
             delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
         self.delta = check_number("delta", delta, low=0, high=1)
         terms: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta, **(rules or {})}
+        terms |= {} if self.findings is None else {"findings": self.findings}
         terms |= {} if allocation is None else {"allocation": allocation.to_dict()}
         terms |= {} if neighbours == "add/remove" else {"neighbours": neighbours}
         unit = common_unit(profile.unit for profile in profiles)
@@ -183,15 +187,19 @@ class PrivateLabeler:
     # --- labels ---------------------------------------------------------------------------------------------------
 
     @checked
-    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], npt.ArrayLike]) -> IntArray:
-        """Private labels ``(B,)`` int64 for these votes; charged and stored before they are returned.
+    def label(
+        self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], Any], *, guesses: Any = None
+    ) -> IntArray:
+        """Private labels ``(B,)`` int64 for these votes, ``(B, F)`` of findings; charged and stored, then returned.
 
         Args:
             keys: what identifies each of the B inputs, such as a digest or an identifier as bytes. A key that was
                 labelled before gets the same label again, free of charge, whatever its votes are now.
             votes: ``(K, B)``: the class that teacher k prefers for input b, an integer in 0..C-1, or -1 where teacher
-                k has no vote. K counts the teachers, in the order of ``teachers``. A function returns the votes for
-                the positions of the keys that are new; it is called at most once, after the budget was checked.
+                k has no vote; ``(K, B, F)`` for findings. K counts the teachers, in the order of ``teachers``. A
+                function returns the votes for the positions of the keys that are new; it is called at most once, after
+                the budget was checked.
+            guesses: a student's class probabilities ``(B, C)``, for :class:`InteractiveGNMax`.
 
         Raises:
             InvalidArgument: votes of another shape or another kind, or classes outside 0..C-1; nothing was charged.
@@ -199,36 +207,38 @@ class PrivateLabeler:
         """
         keys = checked_keys(keys)
         ask: Any = votes if callable(votes) else None
-        table = None if ask else self._checked_votes(votes, len(self.profiles), len(keys))
+        table = None if ask else self._checked_votes(votes, len(self.profiles), *self._shape(len(keys)))
 
         def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            new = self._checked_votes(ask(rows), len(self.profiles), len(rows)) if table is None else table[:, rows]
+            shape = (len(self.profiles), *self._shape(len(rows)))
+            new = self._checked_votes(ask(rows), *shape) if table is None else table[:, rows]
             return self._counts(new, [keys[row] for row in rows], juries)
 
-        return np.asarray(self.answer(keys, counted), dtype=np.int64)
+        return np.asarray(self.answer(keys, counted, guesses=guesses), dtype=np.int64)
 
     @checked
     def label_counts(self, keys: Sequence[bytes], counts: npt.ArrayLike) -> IntArray:
-        """As :meth:`label`, for vote counts ``(B, C)`` whose rows add up to K.
+        """As :meth:`label`, for vote counts ``(B, C)``, or ``(B, F, 2)``, whose rows add up to K.
 
         Raises:
             InvalidArgument: counts that are no such integers; nothing was charged.
             BudgetExceeded: as :meth:`label`.
         """
         keys = checked_keys(keys)
-        expected = f"integers of shape ({len(keys)}, {self._class_count()})"
-        table = _table("counts", counts, expected)
-        if table.dtype.kind not in "iu" or table.shape != (len(keys), self._class_count()):
+        shape = (*self._shape(len(keys)), self._class_count())
+        expected = f"integers of shape {shape}"
+        table = table_of("counts", counts, expected)
+        if table.dtype.kind not in "iu" or table.shape != shape:
             raise InvalidArgument("counts", expected, f"{table.dtype} of shape {table.shape}")
         table = table.astype(np.int64)
-        if (table < 0).any() or (table.sum(axis=1) != len(self.profiles)).any():
+        if (table < 0).any() or (table.sum(axis=-1) != len(self.profiles)).any():
             raise InvalidArgument("counts", f"rows that add up to {len(self.profiles)} votes", "others")
         if self.mechanism.jury is not None:
             raise InvalidArgument("counts", "votes of each teacher, for a mechanism with a jury", "counts of all")
         return np.asarray(self.answer(keys, lambda rows, juries: table[list(rows)]), dtype=np.int64)
 
     def __call__(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> IntArray:
-        """Private labels ``(B,)`` int64 for these inputs; each teacher, a :class:`Voter`, is asked for the new ones.
+        """Private labels ``(B,)`` or ``(B, F)`` int64; each teacher, a :class:`Voter`, is asked for the new inputs.
 
         Whatever a voter does, the others' work is not lost: the votes of one that raises an error, or that answers
         with another shape or other classes, count as missing. :attr:`sensitive_events` names it.
@@ -248,39 +258,58 @@ class PrivateLabeler:
         self._class_count()  # where votes cannot be read, no teacher is asked
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            new, votes = rows_of(inputs, rows), np.full((len(self._voters), len(rows)), MISSING)
+            new, votes = rows_of(inputs, rows), np.full((len(self._voters), *self._shape(len(rows))), MISSING)
             for number in range(len(votes)):
-                if juries is None or juries[:, number].any():
+                if juries is None or juries[..., number].any():
                     votes[number] = self._vote(number, new)
             return self._counts(votes, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
 
     @checked
-    def answer(self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any]) -> Any:
+    def answer(
+        self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any], *, guesses: Any = None
+    ) -> Any:
         """The labels of these keys, for callers that count votes themselves.
 
         Args:
             keys: what identifies each of the B inputs.
             counts: returns the vote counts ``(rows, C)`` for the positions of the keys that are new, of the teachers
-                that are on the jury of each, ``(rows, K)``; of all teachers where that is ``None``. It is called at
-                most once, after the budget was checked.
+                that are on the jury of each, ``(rows, K)``; of all teachers where that is ``None``. With findings both
+                have a further dimension F after the first. It is called at most once, after the budget was checked.
+            guesses: as for :meth:`label`.
 
         Returns:
-            ``(B,)`` int64, or ``(B, C)`` float32 for mechanisms that release soft labels.
+            ``(B,)`` int64; ``(B, F)`` for findings; ``(B, C)`` float32 for mechanisms that release soft labels.
 
         Raises:
             BudgetExceeded: as :meth:`label`.
         """
 
-        def draw(rows: Sequence[int]) -> Sequence[int | bytes]:
-            return stored_labels(self.mechanism.aggregate(counts(rows, self._juries(len(rows)))))
+        mechanism_for = informed(self.mechanism, guesses, math.prod(self._shape(len(keys))))
+
+        def draw(questions: Sequence[int]) -> Sequence[int | bytes]:
+            new = self._inputs_of(questions)
+            juries = self._juries(len(questions))
+            votes = counts(new, None if juries is None else juries.reshape(*self._shape(len(new)), -1))
+            votes = votes if self.findings is None else votes.reshape(-1, 2)
+            return stored_labels(mechanism_for(questions).aggregate(votes))
 
         with self._overlap_hint():
-            return restored_labels(self.ledger.answer(keys, draw), soft=self.mechanism.shares > 1)
+            answers = self.ledger.answer(question_keys(keys, self.findings), draw)
+        labels = restored_labels(answers, soft=self.mechanism.shares > 1)
+        return labels if self.findings is None else labels.reshape(self._shape(len(keys)))
+
+    def _shape(self, inputs: int) -> tuple[int, ...]:
+        """The shape of the labels of so many inputs: ``(B,)``, or ``(B, F)`` with findings."""
+        return (inputs,) if self.findings is None else (inputs, len(self.findings))
+
+    def _inputs_of(self, questions: Sequence[int]) -> list[int]:
+        """The positions of the inputs that questions at these positions are about."""
+        return list(dict.fromkeys(question // len(self.findings or "1") for question in questions))
 
     def _juries(self, items: int) -> BoolArray | None:
-        """Which teachers vote on each of so many new inputs, ``(items, K)``; ``None``: all of them on every one."""
+        """Which teachers vote on each of so many new questions, ``(items, K)``; ``None``: all of them on every one."""
         if not isinstance(self.mechanism, NoiseFree) or self.mechanism.jury is None:
             return None
         votes = np.zeros((items, len(self.profiles)), dtype=np.bool_)
@@ -298,10 +327,11 @@ class PrivateLabeler:
         Raises:
             BudgetExceeded: the new labels would not fit.
         """
+        keys = question_keys(checked_keys(keys), self.findings)
         with self._overlap_hint():
             new = self.ledger.check(keys)
         warn_before_labels(self.mechanism, self.ledger, self._situation, self.delta, labels=len(set(keys)))
-        return new
+        return self._inputs_of(new)
 
     @contextmanager
     def _overlap_hint(self) -> Iterator[None]:
@@ -334,13 +364,13 @@ class PrivateLabeler:
         return classes
 
     def _checked_votes(self, votes: Any, *shape: int) -> IntArray:
-        """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher."""
+        """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher, each with F for findings."""
         classes, expected = self._class_count(), f"integers of shape {shape}"
-        table = _table("votes", votes, expected)
+        table = table_of("votes", votes, expected)
         if table.shape != shape or (table.dtype.kind not in "iu" and table.size):
             cure = f"Row k holds the votes of teacher k: {len(self.profiles)} teachers, one column for each key."
             got = f"{table.dtype} of shape {table.shape}"
-            raise InvalidArgument("votes", expected, got, cure if len(shape) > 1 else "")
+            raise InvalidArgument("votes", expected, got, cure)
         if table.size and (table.min() < MISSING or table.max() >= classes):
             cure = "-1 stands for a vote that is missing."
             raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
@@ -349,25 +379,24 @@ class PrivateLabeler:
     def _vote(self, number: int, inputs: Structure) -> IntArray:
         """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
         try:  # a voter may write into its inputs
-            return self._checked_votes(self._voters[number].vote(mapped(inputs, Tensor.clone)), size_of(inputs))
+            votes = self._voters[number].vote(mapped(inputs, Tensor.clone))
+            return self._checked_votes(votes, *self._shape(size_of(inputs)))
         except Exception as error:
             self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
-            return np.full(size_of(inputs), MISSING)
+            return np.full(self._shape(size_of(inputs)), MISSING)
 
     def _counts(self, votes: IntArray, keys: Sequence[bytes], juries: BoolArray | None) -> IntArray:
-        """Vote counts ``(B, C)``; a missing vote counts for a class that the key and the teacher's number decide."""
-        classes = self._class_count()
-        for number, row in zip(*np.nonzero(votes == MISSING), strict=True):
-            chance = hashlib.blake2b(keys[row], digest_size=8, salt=int(number).to_bytes(4, "big")).digest()
-            votes[number, row] = int.from_bytes(chance, "big") % classes
-        read = np.ones(votes.shape, dtype=np.bool_) if juries is None else juries.T
-        return np.stack([((votes == one) & read).sum(axis=0) for one in range(classes)], axis=1)
+        """Vote counts ``(rows, C)``, or ``(rows, F, 2)``, of votes ``(K, rows)`` or ``(K, rows, F)``."""
+        keys = question_keys(keys, self.findings)
+        flat = None if juries is None else juries.reshape(len(keys), -1)
+        counts = counts_of_votes(votes.reshape(len(votes), -1), keys, self._class_count(), flat)
+        return counts.reshape(*votes.shape[1:], -1)
 
     # --- privacy --------------------------------------------------------------------------------------------------
 
     @checked
     def total_privacy(self, *, labels: int, delta: float | None = None) -> TotalPrivacy:
-        """The cost of ``labels`` labels together, at ``delta`` (default: the labeler's)."""
+        """The cost of ``labels`` labels together, F for each input with findings, at ``delta`` (of the labeler)."""
         total = total_privacy(labels=labels, delta=self.delta if delta is None else delta, **self._situation)
         return replace(total, assumptions=(*total.assumptions, *self._assumptions))
 
@@ -394,6 +423,7 @@ class PrivateLabeler:
             overlap=self.overlap,
             label=self.total_privacy(labels=1),
             total=self.total_privacy(labels=given) if given else None,
+            findings=self.findings,
         )
         return facts if as_dict else report_as_text(facts, markdown=markdown)
 
@@ -405,35 +435,6 @@ def _as_json(terms: Mapping[str, Any]) -> str:
         raise InvalidArgument("rules", "facts that are ready for JSON", type(error).__name__, str(error)) from None
 
 
-def memory_ledger() -> PrivacyLedger:
-    """A ledger in memory for a caller who named none, with a warning."""
-    warn_caller(_IN_MEMORY)
-    return PrivacyLedger()
-
-
-def _table(name: str, values: npt.ArrayLike, expected: str) -> Any:
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
-        raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
-
-
-def _distinct_names(teachers: Iterable[Any]) -> list[str]:
-    names: list[str] = []
-    if isinstance(teachers, (str, bytes)):
-        raise InvalidArgument("teachers", "a list with a name or voter for each teacher", teachers)
-    for number, teacher in enumerate(teachers):
-        name = teacher if isinstance(teacher, str) else getattr(teacher, "digest", None)
-        if not isinstance(name, str) or not name:
-            expected = "a name or digest, or a voter with a digest, for each teacher"
-            raise InvalidArgument("teachers", expected, f"{type(teacher).__name__} for teacher {number}")
-        if name in names:
-            cure = "One teacher that votes several times would be charged as several."
-            raise InvalidArgument("teachers", "different ones", f"{number} and {names.index(name)} alike", cure)
-        names.append(name)
-    return names
-
-
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
@@ -442,9 +443,4 @@ _VOTES = (
     "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
     "Whether a vote is missing does not depend on private records. Labels are protected, not votes: the party that "
     "runs the labeler sees the votes and is trusted with them, unless each site randomized its own."
-)
-
-_IN_MEMORY = (
-    "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "
-    "them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
 )

@@ -247,7 +247,8 @@ given out; 0 more labels fit
     @checked
     def spent(self, labels: int | None = None) -> PrivacyGuarantee | None:
         """The cost of the labels so far, or of ``labels`` labels; ``None`` if no cost is known."""
-        labels = self.count if labels is None else check_integer("labels", labels, low=0, high=2**53)
+        least = self.count or int(self.note("validation 1") is not None)  # a validation is in the price of any label
+        labels = least if labels is None else check_integer("labels", labels, low=0, high=2**53)
         return None if self._cost is None else total_cost(self._cost, labels)
 
     @checked

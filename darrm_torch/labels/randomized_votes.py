@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from ..arrays import IntArray
 from ..errors import InvalidArgument
 from ..mechanisms.selection import RandomizedPlurality
 from ..privacy.profiles import PrivacyProfile
-from .labeler import PrivateLabeler, Voter
+from .labeler import PrivateLabeler
 from .ledger import PrivacyLedger
+from .voters import Voter
 
 __all__ = ["RandomizedVotes"]
 
@@ -33,7 +35,8 @@ class RandomizedVotes:
 
     Args:
         teacher: votes, see :class:`Voter`. A vote that it fails to give is replaced by a public rule, then randomized.
-        classes: C.
+        classes: C; 2 with findings.
+        findings: the names of F findings, as for :class:`PrivateLabeler`; an input costs F answers.
         epsilon: of one answer. It is the vote with probability e^epsilon / (e^epsilon + C - 1), else another class.
         ledger: a ledger of the site's own, with a budget. It stores the answers, and nobody else may see it.
         profile: the guarantee of the teacher's training; ``None``: only the randomness of the answers protects, which
@@ -72,6 +75,7 @@ class RandomizedVotes:
         epsilon: float,
         ledger: PrivacyLedger,
         profile: PrivacyProfile | None = None,
+        findings: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(teacher, Voter):
             raise InvalidArgument(
@@ -86,8 +90,10 @@ class RandomizedVotes:
             profiles=None if profile is None else [profile],
             overlap=1,
             classes=classes,
+            findings=findings,
             ledger=ledger,
         )
+        self.findings = self.labeler.findings
         name = ledger.note("site", secrets.token_hex(16))
         assert name is not None
         self.digest = name
@@ -98,7 +104,10 @@ class RandomizedVotes:
         return f"<RandomizedVotes: {self.labeler.mechanism!r}, {self.labeler.ledger!r}>"
 
     def vote(self, inputs: Any) -> IntArray:
-        """Answers ``(B,)`` int64 for tensors or arrays ``(B, ...)``, or a structure of tensors; stored before returned.
+        """Answers ``(B,)`` or ``(B, F)`` int64, stored before they are returned.
+
+        Args:
+            inputs: a tensor or an array ``(B, ...)``, or a structure of tensors.
 
         Raises:
             InvalidArgument: inputs that are no finite numbers.

@@ -15,6 +15,7 @@ from ..privacy.guarantees import alarm, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 from ..privacy.units import RECORD
+from .accuracy import kept_estimates
 from .ledger import PrivacyLedger
 
 __all__ = ["report_as_dict", "report_as_text"]
@@ -28,8 +29,12 @@ def report_as_dict(
     overlap: int,
     label: TotalPrivacy,
     total: TotalPrivacy | None,
+    findings: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Everything that the report says, ready for JSON; ``label`` is the cost of one label, ``total`` of all so far."""
+    """Everything that the report says, ready for JSON; ``label`` is the cost of one label, ``total`` of all so far.
+
+    With findings, it counts the labels of each. All of an input are charged together, so there are equally many.
+    """
     budget, readings = ledger.budget, [profile.reading for profile in profiles]
     return {
         "library": "darrm-torch",
@@ -41,11 +46,13 @@ def report_as_dict(
             "trust": ledger.trust,
         },
         "labels": ledger.count,
+        "findings": None if findings is None else dict.fromkeys(findings, ledger.count // len(findings)),
         "teachers": len(profiles),
         "overlap": overlap,
         "mechanism": mechanism.describe(),
         "label": label.to_dict(),
         "total": None if total is None else total.to_dict(),
+        "validation": [estimate.to_dict() for estimate in kept_estimates(ledger)],
         # A digest of the weights is an exact function of the training data: it stays with the ledger.
         "readings": [
             {"teacher": number, **{name: value for name, value in asdict(reading).items() if name != "digest"}}
@@ -63,8 +70,12 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
     numbers = [f"{name} {format_bound(n, 6)}" for name, n in mechanism["parameters"].items() if type(n) in (int, float)]
     strength = f" ({', '.join(numbers)})" if numbers else ""
     about = [f"randomness: {mechanism['randomness']}", *mechanism["notes"]]
+    findings, about_each = facts["findings"], ""
+    if findings:
+        inputs = next(iter(findings.values()))
+        about_each = f", one for each finding ({', '.join(findings)}) of {inputs} input{'s' * (inputs != 1)}"
     paragraphs = [
-        f"Released: {given} {one if given == 1 else released}, by {mechanism['kind']}{strength} from "
+        f"Released: {given} {one if given == 1 else released}{about_each}, by {mechanism['kind']}{strength} from "
         f"{facts['teachers']} teachers. {' '.join(f'{note[0].upper()}{note[1:]}.' for note in about)}",
         _cost(f"One {one} is", facts["label"]),
     ]
@@ -76,6 +87,7 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
                 f" The bound by {other['name']} is no lower: {format_bound(other['epsilon'])}." for other in others
             )
         )
+    paragraphs += [f"Validation: {one['text']}. The bounds above cover it." for one in facts["validation"]]
     limit = (
         "no budget"
         if budget is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,12 +26,13 @@ from ..teachers.shards import open_private
 from ..teachers.structures import Structure, rows_of
 from .identity import checked_inputs, input_digests
 from .labeler import PrivateLabeler
+from .questions import checked_findings
 from .voting import VotingTeachers, class_numbers
 
 __all__ = ["StoredTeacher", "label_loader"]
 
 _NOT_ASKED = -2
-_PART = 4096  # inputs whose votes are in memory, 8 bytes each, and that are charged together
+_PART = 4096  # labels whose votes are in memory, 8 bytes each, and that are charged together
 
 
 class StoredTeacher:
@@ -42,7 +44,7 @@ class StoredTeacher:
     Args:
         file: see :func:`~darrm_torch.load_teacher`.
         build_model: returns a network of the teacher's architecture.
-        classes: which logits compete, see :class:`~darrm_torch.PrivateMajorityEnsemble`.
+        classes, findings: which logits compete, see :class:`~darrm_torch.PrivateMajorityEnsemble`.
         device: where it votes.
         dtype: the precision in which it votes, such as ``torch.bfloat16``; ``None``: that of its weights. It is part of
             the ``digest``, because a vote may depend on it.
@@ -64,11 +66,12 @@ class StoredTeacher:
         build_model: Callable[[], nn.Module],
         *,
         classes: Sequence[int] | int | None = None,
+        findings: Sequence[str] | None = None,
         device: str = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
         self.file, self._build, self._device, self._dtype = Path(file), build_model, device, dtype
-        self._classes = class_numbers(classes)
+        self._classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
         try:
             torch.device(device)
         except RuntimeError:
@@ -89,7 +92,7 @@ class StoredTeacher:
 
     @checked
     def vote(self, inputs: Structure) -> IntArray:
-        """Votes ``(B,)`` int64; as sensitive as the teacher.
+        """Votes ``(B,)``, or ``(B, F)``, int64; as sensitive as the teacher.
 
         Raises:
             InvalidArgument: inputs that are not finite, or that the network does not take.
@@ -113,7 +116,7 @@ class StoredTeacher:
             if weights_digest(network) != self._weights:
                 raise UnprovenPrivacy(f"{self.file} holds other weights than before: it is another teacher")
         network.to(self._device, self._dtype)
-        return VotingTeachers([network], classes=self._classes, mechanism=NoiseFreeMajority())
+        return VotingTeachers([network], self.findings, classes=self._classes, mechanism=NoiseFreeMajority())
 
 
 @checked
@@ -124,13 +127,13 @@ def label_loader(
     private_folder: str | os.PathLike[str],
     progress: bool = True,
 ) -> IntArray:
-    """Private labels ``(N,)`` int64 for all inputs of a loader, which one voter after another goes through.
+    """Private labels ``(N,)`` or ``(N, F)`` int64 for all inputs of a loader, through which the voters go in turn.
 
     Memory holds one teacher, one batch and the digests of the inputs. The teachers must be voters, such as
     :class:`StoredTeacher`. As elsewhere, all labels are checked against the budget before any teacher votes, an input
     that was labelled before gets the same label free of charge, and labels are charged before they are returned.
 
-    Each teacher's votes are kept on disk until the labels are drawn, one byte for each input (two beyond 127 classes).
+    Each teacher's votes are kept on disk until the labels are drawn, one byte for each label (two beyond 127 classes).
     **They are as private as the teachers.** They are in ``private_folder/votes``, which only its owner can open (mode
     0700, files 0600), and are deleted at the end. A run that was killed goes on where it stopped if it is started again
     with the same arguments: finished teachers do not vote again, and no label is drawn or paid twice. Delete the folder
@@ -196,8 +199,9 @@ def label_loader(
     def kept(start: int, rows: Sequence[int]) -> IntArray:
         return np.stack([np.load(file, mmap_mode="r")[start:][rows] for file in files])
 
-    parts = [labeler.label(keys[start : start + _PART], partial(kept, start)) for start in range(0, len(keys), _PART)]
-    labels: IntArray = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    part = max(1, _PART // math.prod(labeler._shape(1)))
+    parts = [labeler.label(keys[start : start + part], partial(kept, start)) for start in range(0, len(keys), part)]
+    labels: IntArray = np.concatenate([np.zeros(labeler._shape(0), dtype=np.int64), *parts])
     for file in files:
         file.unlink()
     with contextlib.suppress(OSError):  # another run's
@@ -213,8 +217,8 @@ def _batches(loader: Iterable[Any]) -> Iterator[Structure]:
 def _votes_of(
     labeler: PrivateLabeler, number: int, loader: Iterable[Any], keys: Sequence[bytes], new: IntArray
 ) -> IntArray:
-    """One voter's votes ``(N,)`` on the inputs that are new."""
-    voter, votes = labeler._voters[number], np.full(len(keys), _NOT_ASKED)
+    """One voter's votes ``(N,)`` or ``(N, F)`` on the inputs that are new."""
+    voter, votes = labeler._voters[number], np.full(labeler._shape(len(keys)), _NOT_ASKED)
     start, same = 0, True
     with voter if isinstance(voter, contextlib.AbstractContextManager) else contextlib.nullcontext():
         for inputs in _batches(loader):

@@ -15,7 +15,7 @@ import numpy as np
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import InvalidArgument, check_integer
-from .labeler import MISSING
+from .questions import MISSING
 from .vote_cells import EMPTY, UNKNOWN, Codes, as_written, is_header
 from .vote_tables import kind_of, lines_of, matrix_of, parquet_batches, parquet_shape, parts_of
 

@@ -22,7 +22,9 @@ from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
 from .identity import checked_inputs
+from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
+from .stand_ins import looked_at
 
 __all__ = [
     "VotingTeachers",
@@ -34,7 +36,7 @@ __all__ = [
 
 
 class VotingTeachers(nn.ModuleList):
-    """Copies of K classifiers that vote, one vote for each input and teacher.
+    """Copies of K classifiers that vote, one vote for each input and teacher; F votes if there are F findings.
 
     The copies are unwrapped from Opacus, DDP and the like, frozen, and in eval mode whenever they vote. They vote in
     the precision of their own weights, whatever autocast says: one after another or, where that is quicker, in one
@@ -49,6 +51,8 @@ class VotingTeachers(nn.ModuleList):
 
     Args:
         models: K classifiers ``(B, ...) -> (B, outputs)`` logits; one output means a sigmoid and two classes.
+        findings: the names of F findings that each input is asked about; ``None``: one question. Votes, counts and
+            juries have a further dimension F after that of the inputs.
         classes: the numbers of the logits that compete; ``None``: all.
         mechanism: what the votes are for; it may be built for a certain number of classes.
         logits: finds the logits in what a teacher returns, see ``darrm_torch.teachers.structures.logits_of``.
@@ -57,6 +61,7 @@ class VotingTeachers(nn.ModuleList):
     def __init__(
         self,
         models: Iterable[nn.Module],
+        findings: tuple[str, ...] | None = None,
         *,
         classes: tuple[int, ...] | None,
         mechanism: Mechanism,
@@ -65,9 +70,12 @@ class VotingTeachers(nn.ModuleList):
         super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
+        self._each_module = [*self.modules()]  # to walk through them again for each batch takes long
         self._classes, self._mechanism, self._logits = classes, mechanism, logits
+        self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
-        self._stacked: tuple[list[Any], StackedNetworks | None] | None = None
+        self._stacked: tuple[Any, StackedNetworks | None] | None = None
+        self._kinds: tuple[Any, set[torch.dtype]] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
@@ -94,14 +102,16 @@ class VotingTeachers(nn.ModuleList):
         for number in self._first_of_each_architecture(numbers):
             name = f"outputs of teacher {number}"
             try:
-                outputs = self._outputs(_with_constant_weights(self[number]), inputs)
+                double = _with_constant_weights(self[number])
+                with torch.inference_mode(False), torch.no_grad():
+                    outputs = self._shared.learn(partial(self._outputs, double, inputs))
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # the user's own network, or inputs that it does not take
                 problems.append((number, error))
                 continue
             found = self._competing(name, outputs, (size_of(inputs),)).shape[-1]
-            if outputs.shape[-1] == 1 and self._is_probability(self[number], inputs):
+            if outputs.numel() == self._questions(inputs) and self._is_probability(self[number], inputs):
                 cure = "They seem to end in a sigmoid, and would vote 1 for everything: return logits."
                 raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
             if classes not in (0, found):
@@ -128,7 +138,8 @@ class VotingTeachers(nn.ModuleList):
 
     def votes(self, inputs: Structure, numbers: Sequence[int]) -> Tensor:
         """Votes ``(len(numbers), B)`` int64 of these teachers; a vote for each of them, whatever they return."""
-        return torch.stack([vote.to(device_of(inputs)) for vote in self._votes(inputs, numbers)])
+        votes = torch.stack([vote.to(device_of(inputs)) for vote in self._votes(inputs, numbers)])
+        return votes.reshape(len(numbers), *self._shape(inputs))
 
     def counts(
         self, inputs: Structure, numbers: Sequence[int], *, classes: int, juries: BoolArray | None = None
@@ -142,33 +153,45 @@ class VotingTeachers(nn.ModuleList):
             juries: ``(B, len(numbers))``, which of the teachers vote on which input; ``None``: all of them.
         """
         device = device_of(inputs)
-        total = torch.zeros(size_of(inputs), classes, dtype=torch.int64, device=device)
-        if not len(numbers):
-            return total
+        total = torch.zeros(self._questions(inputs), classes, dtype=torch.int64, device=device)
+        juries = None if juries is None else juries.reshape(len(total), len(numbers))
         split = self._mechanism.shares > 1
-        ballots = self._ballots(inputs, numbers, self._split, classes) if split else self._votes(inputs, numbers)
+        ballots: list[Tensor] = []
+        if len(numbers):
+            ballots = self._ballots(inputs, numbers, self._split, classes) if split else self._votes(inputs, numbers)
         for place, ballot in enumerate(ballots):
             part = ballot.to(device) if split else nn.functional.one_hot(ballot.to(device), classes)
             total += part if juries is None else part * torch.from_numpy(juries[:, place, None]).to(device)
-        return total
+        return total.reshape(*self._shape(inputs), classes)
+
+    def _shape(self, inputs: Structure) -> tuple[int, ...]:
+        """``(B,)``, or ``(B, F)`` with findings."""
+        return (size_of(inputs),) if self._findings is None else (size_of(inputs), self._findings)
+
+    def _questions(self, inputs: Structure) -> int:
+        """How many questions there are about these inputs."""
+        return math.prod(self._shape(inputs))
 
     def _votes(self, inputs: Structure, numbers: Sequence[int]) -> list[Tensor]:
-        """The vote ``(B,)`` of each of these teachers; where it is close, the teacher's for this input alone."""
+        """The votes of each of these teachers, input by input; where one is close, the vote on this input alone."""
         preferred = partial(self._preferred, rounding=self._rounding())
         ballots = self._ballots(inputs, numbers, preferred)
         votes, close = [ballot[:, 0] for ballot in ballots], torch.stack([ballot[:, 1].cpu() for ballot in ballots])
         for row in close.any(dim=0).nonzero().flatten().tolist():
             places = close[:, row].nonzero().flatten().tolist()
             teachers = [numbers[place] for place in places]
-            alone = self._ballots(rows_of(inputs, [row]), teachers, preferred, together=False)
+            number, finding = divmod(row, self._findings or 1)
+            alone = self._ballots(rows_of(inputs, [number]), teachers, preferred, together=False)
             for place, ballot in zip(places, alone, strict=True):
-                votes[place][row] = ballot[0, 0]
+                votes[place][row] = ballot[finding, 0]
         return votes
 
     def _rounding(self) -> float:
         """How near two logits may be, as a share of their size, for rounding to decide between them."""
-        kinds = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
-        return math.sqrt(max((torch.finfo(kind).eps for kind in kinds), default=2.0**-23))
+        state = self._state(range(len(self)))
+        if self._kinds is None or self._kinds[0] != state:
+            self._kinds = state, {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
+        return math.sqrt(max((torch.finfo(kind).eps for kind in self._kinds[1]), default=2.0**-23))
 
     @torch.no_grad()
     def _ballots(
@@ -182,15 +205,14 @@ class VotingTeachers(nn.ModuleList):
     ) -> list[Tensor]:
         """What ``ballot`` makes of the logits of each of these teachers, whose name is for the events."""
         checked_inputs(inputs)
-        for module in self.modules():  # a parent may have been set to train, or a teacher may override train()
+        for module in self._each_module:  # a parent may have been set to train, or a teacher may override train()
             if module.training:
                 module.training = False
         outputs = self._in_one_pass(inputs, numbers) if together else None
         if outputs is not None:
             logits = self._competing("outputs of the teachers", outputs, (len(numbers), size_of(inputs)))
             return list(ballot(logits, "some teachers"))
-        with self._shared:
-            return [self._ballot(number, inputs, ballot, classes) for number in numbers]
+        return self._shared.run(lambda: [self._ballot(number, inputs, ballot, classes) for number in numbers])
 
     def _ballot(self, number: int, inputs: Structure, ballot: Callable[[Tensor, str], Tensor], classes: int) -> Tensor:
         """What ``ballot`` makes of the logits of one teacher, or of NaN where it raises."""
@@ -201,8 +223,9 @@ class VotingTeachers(nn.ModuleList):
         except torch.OutOfMemoryError:
             raise  # depends on sizes, which are public
         except Exception as error:
-            self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
-            return ballot(torch.full((size_of(inputs), classes), torch.nan), "")
+            if not self._shared.is_broken:
+                self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
+            return ballot(torch.full((self._questions(inputs), classes), torch.nan), "")
 
     def _preferred(self, logits: Tensor, whose: str, *, rounding: float) -> Tensor:
         """The class of the largest logit, the first of equals, and whether another is close to it, ``(..., 2)`` int64.
@@ -236,7 +259,8 @@ class VotingTeachers(nn.ModuleList):
             return None
         networks = [self[number] for number in numbers]
         # Moving or converting the teachers changes their first weight; nothing else changes any of them.
-        state = [(numbers, weight.device, weight.dtype, weight.data_ptr()) for weight in networks[0].parameters()][:1]
+        first = next(networks[0].parameters(), None)
+        state = None if first is None else (numbers, first.device, first.dtype, first.data_ptr())
         if self._stacked is None or self._stacked[0] != state:
             self._stacked = state, StackedNetworks.where_quicker(networks)
         stacked = self._stacked[1]
@@ -244,7 +268,8 @@ class VotingTeachers(nn.ModuleList):
             return None
         try:
             outputs = self._outputs(stacked, inputs)
-            fits = outputs.shape[:2] == (len(numbers), size_of(inputs)) and outputs.dim() == 3
+            dimensions = (3,) if self._findings is None else (3, 4)
+            fits = outputs.shape[:2] == (len(numbers), size_of(inputs)) and outputs.dim() in dimensions
         except Exception:  # torch.func cannot run these networks, or each of them will raise by itself
             return None
         return outputs if fits else None
@@ -256,13 +281,12 @@ class VotingTeachers(nn.ModuleList):
 
         def own(part: Tensor) -> Tensor:
             kind = weight.dtype if weight is not None and part.is_floating_point() else part.dtype
-            # A copy: what one teacher writes into its inputs must not reach another, whose vote is independent.
-            return part.to(device, kind, copy=True)
+            return self._shared.lent(part, device, kind)
 
         with torch.autocast(device.type, enabled=False):
             if isinstance(network, StackedNetworks):
                 return network(mapped(inputs, own), self._logits)
-            return logits_of(call(network, mapped(inputs, own)), self._logits)
+            return looked_at(logits_of(call(network, mapped(inputs, own)), self._logits))
 
     def _is_probability(self, network: nn.Module, inputs: Structure) -> bool:
         """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""
@@ -274,7 +298,9 @@ class VotingTeachers(nn.ModuleList):
         return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
-        """The logits ``(*rows, C)`` of the classes that compete, checked."""
+        """The logits ``(*rows, C)`` of the classes that compete, checked; a row for each question."""
+        if self._findings is not None:
+            return logits_by_finding(name, logits, rows, self._findings).flatten(-3, -2)
         if not isinstance(logits, Tensor) or logits.dim() < 1 or logits.shape[:-1] != rows or not logits.shape[-1]:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise InvalidArgument(name, f"logits of shape ({', '.join(map(str, rows))}, outputs)", shape)

@@ -99,6 +99,12 @@ class VirtualAdversarialTraining:
         balance = _entropy(log_p.logsumexp(dim=0) - math.log(len(log_p)))
         return self.weight * divergence + self.entropy_weight * _entropy(log_p).mean() - self.balance_weight * balance
 
+    def view(self, student: nn.Module, inputs: Tensor) -> Tensor:
+        """The inputs ``(B, ...)`` after the change of length ``radius`` that moves the prediction most."""
+        with torch.enable_grad():
+            log_p = F.log_softmax(student(inputs), dim=1).detach()
+            return inputs + self.radius * self.direction(student, inputs, log_p)
+
     def direction(self, student: nn.Module, inputs: Tensor, log_p: Tensor) -> Tensor:
         """Unit vectors ``(B, ...)`` along which the divergence from ``log_p`` grows fastest; zero where it is flat."""
         direction = _unit(torch.randn_like(inputs))
@@ -191,6 +197,10 @@ class FixMatch:
     def augment(self, inputs: Tensor) -> Tensor:
         """Weakly changed images."""
         return _each(self.weak, inputs)
+
+    def view(self, student: nn.Module, inputs: Tensor) -> Tensor:
+        """Strongly changed images."""
+        return _each(self.strong, inputs)
 
     def loss(self, student: nn.Module, inputs: Tensor) -> Tensor:
         """Mean over the whole batch; images below the threshold count as zero."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from ..arguments import checked, is_dense
 from ..errors import InvalidArgument, check_integer, check_number
+from ..labels.questions import checked_findings, logits_by_finding
 from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
 from ..planning.expectation import label_chances
-from ..teachers.structures import Structure, call, logits_of
+from ..teachers.structures import Structure, call, logits_of, size_of
 from .consistency import Consistency
 
 __all__ = ["StudentModule", "label_transition"]
@@ -44,6 +46,9 @@ class StudentModule(L.LightningModule):
         backbone: maps inputs to logits ``(B, classes)``; of any structure, as for
             :class:`~darrm_torch.PrivateMajorityEnsemble`.
         classes: C >= 2.
+        findings: the names of F findings, as of the ensemble. Outputs are then ``(B, F)``, ``(B, F, 2)`` or
+            ``(B, 2 F)``, labels ``(B, F)``, and the loss is the mean of F binary cross-entropies. Each finding's
+            accuracy is logged under its name, such as ``test_accuracy/edema``. Not with ``consistency``.
         transition: ``(C, C)``; row y is the distribution of the given label if y is right. The loss is then the
             negative log-likelihood of the given label (forward correction, Patrini et al. 2017); its minimum is the
             distribution of the right label. It must be computed from public numbers.
@@ -64,6 +69,7 @@ class StudentModule(L.LightningModule):
         backbone: nn.Module,
         *,
         classes: int = 2,
+        findings: Sequence[str] | None = None,
         transition: Tensor | None = None,
         consistency: Consistency | None = None,
         learning_rate: float = 1e-3,
@@ -72,9 +78,12 @@ class StudentModule(L.LightningModule):
     ) -> None:
         super().__init__()
         self.classes = check_integer("classes", classes, low=2)
+        self.findings = checked_findings(findings, classes if classes != 2 else None)
         self.backbone, self._logits = backbone, logits
         if consistency is not None and not (hasattr(consistency, "loss") and hasattr(consistency, "augment")):
             raise InvalidArgument("consistency", "one like FixMatch() or VirtualAdversarialTraining()", consistency)
+        if consistency is not None and self.findings is not None:
+            raise InvalidArgument("consistency", "None with findings", consistency)
         self.consistency = consistency
         self.transition: Tensor | None
         self.register_buffer("transition", _checked_transition(transition, classes), persistent=False)
@@ -83,10 +92,15 @@ class StudentModule(L.LightningModule):
         self.weight_decay = check_number("weight_decay", weight_decay, low=0, high_open=True)
         self.val_accuracy = MulticlassAccuracy(classes, average="micro")
         self.test_accuracy = MulticlassAccuracy(classes, average="micro")
+        self.val_accuracies, self.test_accuracies = (
+            nn.ModuleList(MulticlassAccuracy(2, average="micro") for _ in self.findings or ()) for _ in range(2)
+        )
 
     def forward(self, inputs: Structure) -> Tensor:
-        """Logits ``(B, classes)`` of the right label."""
+        """Logits ``(B, classes)``, or ``(B, F, 2)`` with findings, of the right label."""
         logits = logits_of(call(self.backbone, inputs), self._logits)
+        if self.findings is not None:
+            return logits_by_finding("outputs of the backbone", logits, (size_of(inputs),), len(self.findings))
         if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] != self.classes:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             cure = "Give classes=..., as many as the backbone has outputs."
@@ -94,12 +108,16 @@ class StudentModule(L.LightningModule):
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
-        """Labels ``(B,)`` from ``least`` to C - 1, int64; or soft labels ``(B, C)``."""
+        """Labels ``(B,)`` or ``(B, F)`` from ``least`` to C - 1, int64; or soft labels ``(B, C)``."""
         if not isinstance(labels, Tensor) or not is_dense(labels):
             got = f"{labels.dtype}, {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
             raise InvalidArgument("labels", "integers (B,)", got)
         soft = labels.is_floating_point()
-        if labels.dim() != 1 + soft or (soft and labels.shape[1] != self.classes):
+        if self.findings is not None:
+            if soft or labels.dim() != 2 or labels.shape[1] != len(self.findings):
+                expected = f"integers (B, {len(self.findings)}), one for each finding"
+                raise InvalidArgument("labels", expected, f"{labels.dtype}, {tuple(labels.shape)}")
+        elif labels.dim() != 1 + soft or (soft and labels.shape[1] != self.classes):
             expected = f"integers (B,), or probabilities (B, {self.classes})"
             raise InvalidArgument("labels", expected, f"{labels.dtype}, {tuple(labels.shape)}")
         if soft:
@@ -107,7 +125,7 @@ class StudentModule(L.LightningModule):
                 raise InvalidArgument("labels", "rows of probabilities that sum to 1", "others")
             return labels
         labels = labels.long()
-        if len(labels):
+        if labels.numel():
             first, last = torch.stack(torch.aminmax(labels)).tolist()  # one wait for the device
             if first < least or last >= self.classes:
                 cure = "Set StudentModule(..., classes=...) to the number of classes; labels count from 0."
@@ -120,14 +138,16 @@ class StudentModule(L.LightningModule):
         return labels.argmax(dim=1) if labels.is_floating_point() else labels
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean negative log-likelihood of labels ``(B,)`` that are not -1, corrected for their noise.
+        """Mean negative log-likelihood of labels ``(B,)`` or ``(B, F)`` that are not -1, corrected for their noise.
 
         For soft labels ``(B, C)``: the mean cross-entropy with these probabilities.
         """
-        log_law = F.log_softmax(logits, dim=1)
         labels = self._checked(labels, least=-1)
         if len(labels) != len(logits):
             raise InvalidArgument("labels", f"one for each of the {len(logits)} inputs", len(labels))
+        if self.findings is not None:
+            logits, labels = logits.flatten(0, 1), labels.flatten()
+        log_law = F.log_softmax(logits, dim=1)
         if labels.is_floating_point():
             if self.transition is not None:
                 cure = "Soft labels have no law of wrong labels to correct for."
@@ -154,15 +174,21 @@ class StudentModule(L.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the validation part."""
-        inputs, labels = _inputs_and_labels(batch)
-        self.val_accuracy(self(inputs), self._classes_of(labels))
-        self.log("val_accuracy", self.val_accuracy, batch_size=len(labels))
+        self._measure("val_accuracy", batch, self.val_accuracy, self.val_accuracies)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_index: int) -> None:
         """Accuracy on the test part."""
+        self._measure("test_accuracy", batch, self.test_accuracy, self.test_accuracies)
+
+    def _measure(self, name: str, batch: tuple[Tensor, Tensor], metric: Metric, by_finding: Iterable[Any]) -> None:
+        """Log the accuracy of all labels, and that of each finding's."""
         inputs, labels = _inputs_and_labels(batch)
-        self.test_accuracy(self(inputs), self._classes_of(labels))
-        self.log("test_accuracy", self.test_accuracy, batch_size=len(labels))
+        logits, classes, size = self(inputs), self._classes_of(labels), len(labels)
+        for number, (finding, one) in enumerate(zip(self.findings or (), by_finding, strict=True)):
+            one(logits[:, number], classes[:, number])
+            self.log(f"{name}/{finding}", one, batch_size=size)
+        metric(logits.flatten(0, -2), classes.flatten())
+        self.log(name, metric, batch_size=size)
 
     def configure_optimizers(self) -> Any:
         """AdamW over the student's own parameters."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
+from .validation import PrivateValidation
 
 __all__ = ["RandomAllocation"]
 
@@ -29,6 +30,7 @@ class RandomAllocation:
         unit: what draws and what is accounted for, such as "record" or "person".
         holdout: the probability that a unit is in no shard at all, by a secret coin of its own: it is held out for
             validation. Only the price of training and validation together uses it.
+        validation: what will be released about the units that are held out; every total covers it.
         weights: the probability of each shard where they are not equal, for ``overlap=1`` and without ``blocks``.
         source: who answers for the draws, "made by the library" or "stated".
         keyed: whether the draws follow from ids and a secret key instead of being drawn for each unit.
@@ -45,6 +47,7 @@ class RandomAllocation:
     blocks: tuple[int, ...] | None = None
     unit: str = "record"
     holdout: float = 0.0
+    validation: PrivateValidation | None = None
     weights: tuple[float, ...] | None = None
     source: Literal["stated", "made by the library"] = "stated"
     keyed: bool = False
@@ -55,6 +58,8 @@ class RandomAllocation:
         object.__setattr__(self, "teachers", teachers)
         object.__setattr__(self, "overlap", overlap)
         object.__setattr__(self, "holdout", check_number("holdout", self.holdout, low=0.0, high=1.0, high_open=True))
+        if self.validation is not None and not (isinstance(self.validation, PrivateValidation) and self.holdout):
+            raise InvalidArgument("validation", "a PrivateValidation with a holdout above 0", self.validation)
         if self.blocks is not None:
             blocks = tuple(check_integer("blocks", size, low=1) for size in self.blocks)
             if len(blocks) != overlap or sum(blocks) != teachers:
@@ -124,6 +129,7 @@ class RandomAllocation:
             "weights": None if self.weights is None else list(self.weights),
             "source": self.source,
             "keyed": self.keyed,
+            **({} if self.validation is None else {"validation": asdict(self.validation)}),
         }
 
     @classmethod
@@ -140,11 +146,12 @@ class RandomAllocation:
         try:
             fields = dict(value)
             version = fields.pop("version")
-            blocks, weights = fields.pop("blocks"), fields.pop("weights")
+            blocks, weights, validation = fields.pop("blocks"), fields.pop("weights"), fields.pop("validation", None)
             if version == 1:
                 return cls(
                     blocks=None if blocks is None else tuple(blocks),
                     weights=None if weights is None else tuple(weights),
+                    validation=None if validation is None else PrivateValidation(**validation),
                     **fields,
                 )
         except (KeyError, TypeError, ValueError) as error:

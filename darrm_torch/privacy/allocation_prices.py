@@ -27,6 +27,7 @@ from .validation import PrivateValidation
 __all__ = [
     "allocated_delta",
     "allocated_epsilon",
+    "allocated_law",
     "distinct_voters",
     "jury_delta",
     "jury_epsilon",
@@ -60,7 +61,6 @@ def allocated_delta(
     epsilon: float,
     *,
     voters: int | Sequence[float] | None = None,
-    validation: PrivateValidation | None = None,
 ) -> float:
     """Delta at ``epsilon`` of everything that randomly allocated teachers can release: theorems 13, 14 and 18.
 
@@ -71,18 +71,17 @@ def allocated_delta(
         voters: how many teachers are read, chosen without looking at data: a number, the probability of each number
             from 0 on (:func:`distinct_voters`), or ``None``: all of them. With given ``blocks``, probabilities are for
             juries drawn at random, with equal chances for all sets of one size.
-        validation: what is released about held-out units besides; it reads no other teachers.
 
     Raises:
-        InvalidArgument: a value out of range, or a ``validation`` where the allocation holds nothing out.
+        InvalidArgument: a value out of range.
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
     >>> allocated_delta(teacher, RandomAllocation(teachers=11), 0.0143) < 2.9e-4
     True
     """
     profile, epsilon = as_profile("profile", profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
-    price = _allocated(profile, allocation, _voters(voters, allocation.teachers), validation)
-    most = max(one.delta(epsilon) for one in _most(profile, allocation, voters, validation))
+    price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
+    most = max(one.delta(epsilon) for one in _most(profile, allocation, voters))
     return min(max(term(epsilon) for term in price), most)
 
 
@@ -93,22 +92,27 @@ def allocated_epsilon(
     delta: float,
     *,
     voters: int | Sequence[float] | None = None,
-    validation: PrivateValidation | None = None,
 ) -> float:
     """Epsilon at ``delta`` of everything that randomly allocated teachers can release; see :func:`allocated_delta`.
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
     >>> [round(allocated_epsilon(teacher, RandomAllocation(teachers=11, overlap=r), 3e-4), 4) for r in (1, 3)]
     [0.014, 0.0558]
-    >>> allocation = RandomAllocation(teachers=11, holdout=0.1)
-    >>> validation = PrivateValidation(epsilon=0.05)
-    >>> round(allocated_epsilon(teacher, allocation, 3e-4, validation=validation), 4)
+    >>> validated = RandomAllocation(teachers=11, holdout=0.1, validation=PrivateValidation(epsilon=0.05))
+    >>> round(allocated_epsilon(teacher, validated, 3e-4), 4)
     0.0146
     """
     profile, delta = as_profile("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
-    price = _allocated(profile, allocation, _voters(voters, allocation.teachers), validation)
-    most = max(one.epsilon(delta) for one in _most(profile, allocation, voters, validation))
+    price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
+    most = max(one.epsilon(delta) for one in _most(profile, allocation, voters))
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
+
+
+def allocated_law(profile: PrivacyProfile, allocation: RandomAllocation) -> RatioLaw:
+    """The ratio that dominates all K randomly allocated teachers, without a validation: theorem 13."""
+    allocation = replace(allocation, validation=None)
+    ((_, law),) = _allocated(profile, allocation, _voters(None, allocation.teachers))[0].laws
+    return law
 
 
 @checked
@@ -220,7 +224,7 @@ def self_bounding_delta(
 
     Args:
         profile: what each trained teacher promises; teachers are trained independently.
-        allocation: how records were allocated.
+        allocation: how records were allocated; its validation is not in this price.
         epsilon: in nats.
         allowance: Q m, the sum of the self-bounding allowances of all labels, each for an overlap of all K teachers.
         voters: how many teachers are read; ``None``: all.
@@ -304,14 +308,11 @@ def _voters(voters: int | Sequence[float] | None, teachers: int) -> tuple[float,
 
 
 def _most(
-    profile: PrivacyProfile,
-    allocation: RandomAllocation,
-    voters: int | Sequence[float] | None,
-    validation: PrivateValidation | None,
+    profile: PrivacyProfile, allocation: RandomAllocation, voters: int | Sequence[float] | None
 ) -> list[PrivacyProfile]:
     """Without secrecy: the record's r teachers, or those of them that can be read at most; or else the validation."""
     trained = profile.compose(min(allocation.overlap, len(_voters(voters, allocation.teachers)) - 1))
-    return [trained] if validation is None else [trained, validation.profile]
+    return [trained] if allocation.validation is None else [trained, allocation.validation.profile]
 
 
 def _smallest(price: Callable[[float], float], delta: float, most: float) -> float:
@@ -327,17 +328,10 @@ def _smallest(price: Callable[[float], float], delta: float, most: float) -> flo
 
 
 @lru_cache(maxsize=256)
-def _allocated(
-    profile: PrivacyProfile,
-    allocation: RandomAllocation,
-    voters: tuple[float, ...],
-    validation: PrivateValidation | None = None,
-) -> tuple[_Price, ...]:
+def _allocated(profile: PrivacyProfile, allocation: RandomAllocation, voters: tuple[float, ...]) -> tuple[_Price, ...]:
     """Prices of which the largest counts."""
-    if validation is not None:
-        if not allocation.holdout:
-            raise InvalidArgument("allocation", "one that holds units out, with a validation", allocation)
-        trained = _allocated(profile, allocation, voters)
+    if (validation := allocation.validation) is not None:
+        trained = _allocated(profile, replace(allocation, validation=None), voters)
         return tuple(_Price(_validated(price, allocation.holdout, validation)) for price in trained)
     if allocation.weights:
         return (_Price(((1.0, _weighted_law(profile, allocation.weights)),)),)

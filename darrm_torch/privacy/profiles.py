@@ -42,6 +42,7 @@ class PrivacyProfile:
         promises: ``(guarantees, count)`` entries: ``count`` releases, each with all of ``guarantees`` at once.
         reading: what :func:`darrm_torch.read_privacy` read, if it made the profile; ignored by comparisons.
         unlike: the profiles, one for each teacher, that :meth:`weakest` made this one from, if they differ.
+        together: whether it is about all teachers of an ensemble as one release, such as those that won a tuning.
         unit: what the curve protects, a record unless :meth:`for_unit` or :meth:`for_replacement` made the profile;
             ignored by comparisons.
 
@@ -60,6 +61,7 @@ class PrivacyProfile:
     reading: Any = field(default=None, compare=False, repr=False)
     unlike: tuple[PrivacyProfile, ...] = field(default=(), repr=False)
     unit: ProtectedUnit = field(default=RECORD, compare=False, repr=False)
+    together: bool = field(default=False, repr=False)
 
     __repr__ = short_repr
 
@@ -188,7 +190,8 @@ class PrivacyProfile:
                 grown = (1 + math.exp(epsilon)) * delta * (1 + 2.0**-50)
                 points.append(PrivacyGuarantee(epsilon=2 * epsilon, delta=min(1.0, grown)))
         replaced = self.from_guarantee(*points) if points else self.non_private()
-        return replace(replaced, reading=self.reading, unit=replace(self.unit, neighbours="replace-one"))
+        unit = replace(self.unit, neighbours="replace-one")
+        return replace(replaced, reading=self.reading, unit=unit, together=self.together)
 
     @classmethod
     def non_private(cls) -> PrivacyProfile:
@@ -237,7 +240,8 @@ class PrivacyProfile:
             stated = [points[0] for profile in distinct for points, _ in profile.promises]
             worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
             promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in distinct)),)
-        return cls(dp_sgd=dp_sgd, promises=promises, unlike=several if len(distinct) > 1 else (), unit=unit)
+        unlike, together = several if len(distinct) > 1 else (), any(profile.together for profile in several)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit, together=together)
 
     @property
     def is_private(self) -> bool:
@@ -352,7 +356,8 @@ class PrivacyProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """The profile without its reading, ready for JSON; :meth:`from_dict` restores it exactly."""
-        more = {"unlike": [profile.to_dict() for profile in self.unlike]} if self.unlike else {}
+        more: dict[str, Any] = {"unlike": [one.to_dict() for one in self.unlike]} if self.unlike else {}
+        more |= {"together": True} if self.together else {}
         return {
             "dp_sgd": [list(run) for run in self.dp_sgd],
             "promises": [
@@ -389,7 +394,7 @@ class PrivacyProfile:
             unit = ProtectedUnit.from_dict(value["unit"]) if "unit" in value else RECORD
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a dictionary written by PrivacyProfile.to_dict", value) from error
-        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit, together=bool(value.get("together")))
 
 
 def _run(noise: float, rate: float, steps: int, records: int = 1) -> DpSgdRun:

@@ -144,7 +144,8 @@ def total_privacy(
             (:meth:`PrivacyProfile.for_replacement`). Profiles for a replacement need "replace-one".
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in
             secret. It adds bounds; those that need no secrecy stay in the result.
-        validation: what is released about units that no teacher is trained on. The total then covers it too.
+        validation: what is released about units that no teacher is trained on; ``None``: that of the allocation.
+            The total covers it.
 
     Raises:
         InvalidArgument: ``teachers`` is not a sequence of guarantees and profiles, an argument is out of range, the
@@ -184,6 +185,10 @@ def total_privacy(
         unit = replace(unit, name=allocation.unit)
     if validation is not None and not isinstance(validation, PrivateValidation):
         raise InvalidArgument("validation", "a PrivateValidation or None", validation)
+    if allocation is not None and validation is None:
+        validation = allocation.validation
+    elif allocation is not None:
+        allocation = replace(allocation, validation=validation)
     if validation is not None and (neighbours != "add/remove" or unit.records > 1):
         cure = "Replacing a unit has another price (theory, section 17); the rows of one unit draw one by one."
         raise InvalidArgument("validation", "None unless units of one record are added or removed", str(unit), cure)

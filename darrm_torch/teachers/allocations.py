@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import Subset
@@ -76,7 +77,8 @@ def check_constants(
     Raises:
         UnprovenPrivacy: the constants differ, or nobody vouches for them.
     """
-    if allocation is None or allocation == recorded_allocation(profiles):
+    recorded = recorded_allocation(profiles)
+    if allocation is None or (recorded and replace(recorded, validation=allocation.validation) == allocation):
         return
     constants = {profile.reading.history for profile in profiles if profile.reading is not None}
     divisors = {getattr(optimizer, "expected_batch_size", None) for optimizer in optimizers or ()}

@@ -22,6 +22,7 @@ from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..files import make_private_folder, write_whole
 from ..privacy.allocation import RandomAllocation
+from ..privacy.validation import PrivateValidation
 
 __all__ = ["Shards", "as_shards", "assign_shards", "contiguous_shards", "forget_draws", "open_private"]
 
@@ -45,6 +46,7 @@ class Shards(Sequence[Positions]):
     """K sorted arrays of positions, and what the way in which they were made is worth.
 
     Attributes:
+        holdout: h, the public probability with which a record is held out.
         held_out: positions of the records that no teacher is trained on, sorted; as private as the shards.
         overlap: r, the number of teachers that one record affects, for ``neighbours``.
         neighbours: the neighbouring data sets for which ``overlap`` holds: "add/remove" one record, or "replace-one".
@@ -61,6 +63,7 @@ class Shards(Sequence[Positions]):
     reason: str = ""
     private_folder: Path | None = field(default=None, repr=False)
     draw: str = field(default_factory=lambda: secrets.token_hex(8))
+    holdout: float = 0.0
     held_out: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64), repr=False)
     _record: dict[str, Any] = field(default_factory=lambda: {"trainings": []}, repr=False)
 
@@ -122,6 +125,7 @@ def assign_shards(
     teachers: int,
     overlap: int = 1,
     holdout: float = 0.0,
+    validation: PrivateValidation | None = None,
     unit: str = "record",
     private_folder: str | os.PathLike[str] | None = None,
     key: bytes | None = None,
@@ -142,6 +146,8 @@ def assign_shards(
         overlap: r, in ``[1, K]``.
         holdout: h, the public probability that a record is held out for validation and enters no shard. A coin of its
             own decides, drawn and kept like the shards: how many are held out is private too.
+        validation: what will be released about the held-out records (:func:`validate`). The allocation states it, so
+            the price of all teachers, and the noise that ``total`` of :func:`train_teachers` finds, cover it.
         unit: what one of ``records`` is. It must be what the teachers' accounting protects: with DP-SGD, one row. If a
             person has several rows, train and account for each person instead.
         private_folder: where the draws or the key are kept, readable by the owner only. A folder holds one draw: called
@@ -189,6 +195,7 @@ def assign_shards(
         overlap=overlap,
         unit=unit,
         holdout=holdout,
+        validation=validation,
         source="made by the library",
         keyed=ids is not None,
     )
@@ -198,6 +205,7 @@ def assign_shards(
         _write(folder / _FACTS, json.dumps({"version": 1, **facts, "draw": draw, "trainings": []}).encode())
     return Shards(
         positions=tuple(np.flatnonzero((chosen == number).any(axis=1)) for number in range(teachers)),
+        holdout=holdout,
         held_out=np.flatnonzero(chosen[:, 0] == _HELD_OUT),
         overlap=overlap,
         allocation=None if reason else allocation,

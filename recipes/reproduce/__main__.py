@@ -40,6 +40,8 @@ NAMES = (
     "frontier",
     "comparison",
     "study",
+    "students",
+    "tuning",
 )
 
 
@@ -107,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """The function that computes each result."""
-    from . import comparison, curves, gaussian, labels, losses, regions, strategies, study
+    from . import comparison, curves, gaussian, labels, losses, regions, strategies, students, study, tuning
 
     def accuracy(source: str) -> Callable[[], object]:
         return lambda: labels.accuracy(
@@ -141,6 +143,10 @@ def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
             limit=options.limit,
             minutes=options.minutes,
         ),
+        "students": lambda: students.students(
+            options.folder / "students", data_folder=options.data_folder, limit=options.limit
+        ),
+        "tuning": lambda: tuning.tuning(data_folder=options.data_folder, limit=options.limit),
     }
 
 

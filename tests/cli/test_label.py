@@ -29,6 +29,23 @@ def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
     assert rows == [f"{index},{label}" for index, label in enumerate(np.load("y.npy"))]
 
 
+def test_several_findings_are_columns(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("edema", "effusion", "nodule")
+    ask = [*ASK[:-1], "y.csv", *WIDE, "--mechanism", "self-bounding", "--overlap", "1", "--json"]
+    result = json.loads(said(capsys, *ask, "--total-target", "9,1e-4", "--findings", *names))
+    assert (result["labels"], result["findings"]) == (90, dict.fromkeys(names, 30))
+    assert result["total"]["labels"] == 90
+    head, *rows = (trained / "y.csv").read_text().splitlines()
+    assert head == "index,edema,effusion,nodule"
+    assert all(re.fullmatch(rf"{number},[01],[01],[01]", row) for number, row in enumerate(rows))
+    again = json.loads(said(capsys, *ask))  # the ledger knows the findings
+    assert (again["labels"], (trained / "y.csv").read_text().splitlines()[1:]) == (90, rows)
+    other = ("--findings", "edema", "nodule", "effusion")
+    check_mistake(capsys, trained, *ask, *other, words="--findings must be left out, or as when labels.ledger")
+    wrong = ("--ledger", "new", "--total-target", "9,1e-4", "--findings", "a", "b")
+    check_mistake(capsys, trained, *ask, *wrong, words="one for each finding")
+
+
 def test_only_a_jury_votes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = [*ASK, "--mechanism", "noise-free", "--jury", "1", "--overlap", "1"]
     result = json.loads(said(capsys, *ask, "--json"))

@@ -173,6 +173,15 @@ def test_networks_at_sites_label_as_an_ensemble_does() -> None:
     assert remote(clinics, Wire(clinics))(inputs).tolist() == (inputs[:, 0] > 0.5).astype(int).tolist()
 
 
+def test_findings_are_not_asked_at_sites() -> None:
+    clinics = sites(3)
+    known = registered(clinics)
+    names = [one.digest for one in known]
+    several = dt.PrivateLabeler(dt.NoiseFreeMajority(), teachers=names, findings=["edema"], ledger=dt.PrivacyLedger())
+    with pytest.raises(dt.InvalidArgument, match="labeler must be one without findings"):
+        RemoteLabeler(several, known, Wire(clinics))
+
+
 def test_probabilities_are_no_votes() -> None:
     clinics = sites(3)
     known = registered(clinics)

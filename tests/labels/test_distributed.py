@@ -52,9 +52,11 @@ def ensemble(ledger: Path | str, budget: float | None = None, **change: Any) -> 
     noise = dt.self_bounding_noise(teachers=TEACHERS, allowance=change.get("allowance", 1.0))
     mechanism = dt.DaRRM(noise, insecure_seed=7)
     most = None if budget is None else dt.PrivacyGuarantee(epsilon=budget)
-    return dt.PrivateMajorityEnsemble(
-        models, mechanism, profiles=profiles, ledger=dt.PrivacyLedger(ledger, most), delta=0.0
-    )
+    store, findings = dt.PrivacyLedger(ledger, most), change.get("findings")
+    return dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=store, delta=0.0, findings=findings)
+
+
+FINDINGS: dict[str, Any] = {"outputs": 6, "findings": ["edema", "effusion", "nodule"]}
 
 
 def inputs() -> Tensor:
@@ -87,6 +89,8 @@ def label(folder: Path) -> dict[str, Any]:
         together = dt.DistributedEnsemble(ensemble(mine(folder, split)), split=split)
         labels = [together(given).tolist() for _ in range(2)]
         result[split] = {"labels": labels, "charged": together.ensemble.ledger.count}
+        several = dt.DistributedEnsemble(ensemble(mine(folder, f"{split}-findings"), **FINDINGS), split=split)
+        result[split]["findings"] = several(given).tolist()
     return result
 
 
@@ -201,14 +205,19 @@ def check_labels(folder: Path, ranks: int) -> None:
     expected = alone(inputs()).tolist()
     assert len(set(expected)) == 2
     assert alone.ledger.count == QUERIES - 1
+    findings = ensemble(":memory:", **FINDINGS)(inputs()).tolist()
     reports = reported("label", folder, ranks)
     for report in reports:
         assert report["teachers"]["labels"] == [expected, expected]
+        assert report["teachers"]["findings"] == findings
+    assert [one for report in reports for one in report["inputs"]["findings"]] == findings
     for twice in range(2):
         assert [one for report in reports for one in report["inputs"]["labels"][twice]] == expected
     for split in ("teachers", "inputs"):
         assert [report[split]["charged"] for report in reports] == [QUERIES - 1] + [0] * (ranks - 1)
         assert dt.PrivacyLedger(folder / f"{split}.ledger").report()["batches"] == 1
+        several = dt.PrivacyLedger(folder / f"{split}-findings.ledger").report()
+        assert (several["batches"], several["labels"]) == (1, 3 * (QUERIES - 1))
 
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

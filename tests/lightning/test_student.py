@@ -40,6 +40,49 @@ def test_cross_entropy_is_the_mean_over_labels_that_were_given() -> None:
     assert student.label_loss(logits, torch.full((3,), -1)).item() == 0.0
 
 
+def test_the_loss_of_findings_is_the_mean_of_binary_cross_entropies() -> None:
+    student = StudentModule(linear([[0.0], [1.0], [2.0], [0.0]]), findings=["edema", "effusion"])
+    logits = student(torch.tensor([[1.0], [3.0]]))
+    assert logits.shape == (2, 2, 2)
+    loss = student.label_loss(logits, torch.tensor([[1, 0], [-1, 1]]))
+    assert loss.item() == pytest.approx(-(LOG(sigmoid(1.0)) + LOG(sigmoid(2.0)) + LOG(sigmoid(-6.0))) / 3)
+    one = StudentModule(linear([[1.0], [-2.0]]), findings=["edema", "effusion"])  # one logit for each
+    assert torch.equal(one(torch.ones(3, 1))[:, :, 1], torch.tensor([[1.0, -2.0]]).expand(3, 2))
+    for wrong in (torch.tensor([1, 0]), torch.zeros(2, 3, dtype=torch.int64), torch.tensor([[1, 2], [0, 0]]),
+                  torch.zeros(2, 2), torch.zeros(3, 2, dtype=torch.int64)):  # fmt: skip
+        with pytest.raises(dt.InvalidArgument, match="labels must be"):
+            student.label_loss(logits, wrong)
+    with pytest.raises(dt.InvalidArgument, match="one for each finding"):
+        StudentModule(nn.Linear(1, 3), findings=["edema", "effusion"])(torch.ones(2, 1))
+    for contradiction in ({"classes": 3}, {"consistency": FixMatch()}, {"findings": ["edema"] * 2}):
+        with pytest.raises(dt.InvalidArgument):
+            StudentModule(nn.Linear(1, 4), **{"findings": ["edema", "effusion"], **contradiction})
+
+
+def test_a_student_of_findings_learns_and_is_measured_by_finding(tmp_path: Path) -> None:
+    """The second finding's test labels are wrong on purpose."""
+    inputs = torch.randn(60, 2, generator=torch.Generator().manual_seed(1))
+    models = [linear([[1.0, 0.1 * k], [-1.0, 0.2 + 0.1 * k]]) for k in range(3)]
+    ensemble = dt.PrivateMajorityEnsemble(
+        models, dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger(), findings=["edema", "effusion"]
+    )
+    labels = ensemble(inputs)
+    truth = TensorDataset(inputs, torch.stack([labels[:, 0], 1 - labels[:, 1]], dim=1))
+    data = PrivateLabelDataModule(ensemble, inputs, queries=40, validation=truth, test=truth, batch_size=7)
+    assert torch.equal(data.labels, labels[data.queries])
+    assert ensemble.ledger.count == 120
+    student = StudentModule(nn.Linear(2, 2), findings=ensemble.findings, learning_rate=0.1)
+    runner = trainer(tmp_path, max_epochs=12)
+    runner.fit(student, datamodule=data)
+    (scores,) = runner.test(student, datamodule=data, verbose=False)
+    assert scores["test_accuracy/edema"] > 0.9
+    assert scores["test_accuracy/effusion"] < 0.1
+    both = (scores["test_accuracy/edema"] + scores["test_accuracy/effusion"]) / 2
+    assert scores["test_accuracy"] == pytest.approx(both)
+    (scores,) = runner.validate(student, datamodule=data, verbose=False)
+    assert scores["val_accuracy"] == pytest.approx(both)
+
+
 def test_soft_labels_are_learned_by_cross_entropy_with_probabilities() -> None:
     student = StudentModule(linear([[0.0], [1.0]]))
     logits = student(torch.tensor([[1.0], [2.0]]))

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from darrm_torch import InvalidArgument, PrivacyProfile, RandomAllocation, allocated_epsilon
+from darrm_torch import InvalidArgument, PrivacyProfile, PrivateValidation, RandomAllocation, allocated_epsilon
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from darrm_torch import InvalidArgument, PrivacyProfile, RandomAllocation, alloc
     [
         {"teachers": 11},
         {"teachers": 11, "overlap": 3, "unit": "person", "holdout": 0.1, "source": "made by the library"},
+        {"teachers": 11, "holdout": 0.1, "validation": PrivateValidation(epsilon=0.1, reads="student")},
         {"teachers": 11, "overlap": 2, "blocks": (6, 5)},
         {"teachers": 3, "weights": (0.5, 0.3, 0.2)},
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,11 +20,13 @@ from darrm_torch import (
     PrivacyProfile,
     PrivateValidation,
     RandomAllocation,
+    RandomRuns,
     TotalPrivacy,
     allocated_delta,
     allocated_epsilon,
     self_bounding_noise,
     total_privacy,
+    tuning_epsilon,
 )
 from darrm_torch.arrays import FloatArray
 
@@ -102,17 +105,18 @@ def test_no_joint_release_costs_more_than_its_claim(
     laws = joint(overlap, teachers, read, holdout, epsilon, releases)
     allocation = RandomAllocation(teachers=teachers, overlap=overlap, holdout=holdout)
     validation = PrivateValidation(epsilon=epsilon, releases=releases)
+    both = replace(allocation, validation=validation)
     for level in (0.1, 0.3, 0.6):
         alone = allocated_delta(TEACHER, allocation, level, voters=read)
-        claim = allocated_delta(TEACHER, allocation, level, voters=read, validation=validation)
+        claim = allocated_delta(TEACHER, both, level, voters=read)
         assert true_delta(laws, level) <= claim * (1 + 1e-9)
         assert claim <= (1 - holdout) * alone + holdout * validation.profile.delta(level) + 1e-12  # and so the larger
     for delta in (0.0, 1e-3):
-        claim = allocated_epsilon(TEACHER, allocation, delta, voters=read, validation=validation)
+        claim = allocated_epsilon(TEACHER, both, delta, voters=read)
         trained = allocated_epsilon(TEACHER, allocation, delta, voters=read)
         assert claim <= max(trained, validation.profile.epsilon(delta)) + 1e-9
         assert true_delta(laws, claim) <= delta + 1e-12
-    claim = allocated_epsilon(TEACHER, allocation, 0.0, voters=read, validation=validation)
+    claim = allocated_epsilon(TEACHER, both, 0.0, voters=read)
     if overlap == 1:  # blocks are an upper bound for uniform sets
         assert true_delta(laws, 0.9 * claim) > 1e-6  # ten percent less would be wrong
 
@@ -131,6 +135,8 @@ def test_which_routes_price_a_validation() -> None:
     published = {"publishing", "allocation"}
     for reads, keys in (("labels", published), ("teachers", published), ("student", everything)):
         found = total(mechanism, reads, allocation=allocation)
+        stated = replace(allocation, validation=PrivateValidation(epsilon=0.3, reads=reads))  # type: ignore[arg-type]
+        assert found.to_dict() == total(mechanism, reads, allocation=stated, validation=None).to_dict()
         assert {route.key for route in found.routes if route.applies} == keys
         for with_it, without in zip(found.routes, alone.routes, strict=True):
             assert not with_it.applies or with_it.epsilon <= max(without.epsilon, 0.3) * (1 + 1e-9)
@@ -147,9 +153,9 @@ def test_a_jury_covers_the_validation_of_its_labels_only() -> None:
         == total(MeanProbabilities(jury=2), "student").epsilon
         < total(MeanProbabilities(jury=2), "teachers").epsilon
     )
-    redrawn = NoiseFreeMajority(jury=1, redrawn=True)
+    redrawn = MeanProbabilities(jury=2, redrawn=True)
     assert total(redrawn, "student").epsilon < total(redrawn, "labels").epsilon == total(redrawn, "teachers").epsilon
-    assert total(redrawn, "labels").epsilon == total(NoiseFreeMajority(), "labels").epsilon
+    assert total(redrawn, "labels").epsilon == total(MeanProbabilities(), "labels").epsilon
 
 
 def test_plain_teachers_have_no_price_and_could_not() -> None:
@@ -193,9 +199,18 @@ def test_impossible_validations_are_refused(settings: dict[str, object], problem
 
 
 def test_what_the_theorem_does_not_cover_is_refused() -> None:
-    validation = PrivateValidation(epsilon=0.3)
-    with pytest.raises(InvalidArgument, match="holds units out"):
-        allocated_epsilon(TEACHER, RandomAllocation(teachers=5), 1e-6, validation=validation)
+    for validation, holdout in ((VALIDATION, 0.0), (0.3, 0.1)):
+        with pytest.raises(InvalidArgument, match="validation must be a PrivateValidation"):
+            RandomAllocation(teachers=5, holdout=holdout, validation=validation)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="a PrivateValidation with a holdout above 0"):
+        total(NoiseFreeMajority(), "labels", allocation=RandomAllocation(teachers=5))
+    with pytest.raises(InvalidArgument, match="without a validation, which is an argument of its own"):
+        tuning_epsilon(
+            TEACHER,
+            1e-6,
+            runs=RandomRuns(mean=2),
+            allocation=RandomAllocation(teachers=5, holdout=0.1, validation=VALIDATION),
+        )
     with pytest.raises(InvalidArgument, match="Replacing a unit has another price"):
         total(NoiseFreeMajority(), "labels", neighbours="replace-one")
     with pytest.raises(InvalidArgument, match="draw one by one"):

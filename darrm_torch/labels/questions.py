@@ -1,0 +1,110 @@
+"""Questions: one for each input, or F about each input, one for each finding that is looked for in it.
+
+A finding, such as edema on an X-ray, is there or not: class 1 or 0. Each finding of each input is a question with votes
+and a label of its own. The questions about one input are asked, charged and stored together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..arrays import BoolArray, IntArray
+from ..errors import InvalidArgument
+
+__all__ = ["MISSING", "checked_findings", "counts_of_votes", "logits_by_finding", "question_keys", "table_of"]
+
+MISSING = -1
+
+
+def checked_findings(findings: Sequence[str] | None, classes: object = None) -> tuple[str, ...] | None:
+    """The names of the findings, in the order of the outputs; ``None``: one question for each input.
+
+    Raises:
+        InvalidArgument: no names, names that are no text or empty, or one name twice; or names and ``classes``.
+
+    >>> checked_findings(["edema", "effusion"])
+    ('edema', 'effusion')
+    """
+    if findings is None:
+        return None
+    names = tuple(findings) if isinstance(findings, Sequence) and not isinstance(findings, str) else ()
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+        raise InvalidArgument("findings", "a list of different names, one for each finding", findings)
+    if classes is not None:
+        raise InvalidArgument("classes", "None with findings", classes, "A finding is there (1) or not (0).")
+    return names
+
+
+def question_keys(keys: Sequence[bytes], findings: tuple[str, ...] | None) -> list[bytes]:
+    """The keys of all questions about these inputs, input by input.
+
+    With findings, a question's key is that of the input followed by the finding's name and the length of the name, so
+    that no two questions have one key.
+
+    >>> question_keys([b"x", b"y"], ("a", "bc"))
+    [b'xa\\x00\\x00\\x00\\x01', b'xbc\\x00\\x00\\x00\\x02', b'ya\\x00\\x00\\x00\\x01', b'ybc\\x00\\x00\\x00\\x02']
+    """
+    if findings is None:
+        return list(keys)
+    names = [name.encode() for name in findings]
+    return [key + name + len(name).to_bytes(4, "big") for key in keys for name in names]
+
+
+def logits_by_finding(name: str, logits: object, rows: tuple[int, ...], findings: int) -> Tensor:
+    """The two logits of each finding, ``(*rows, F, 2)``.
+
+    Args:
+        name: of the logits, for errors.
+        logits: ``(*rows, F)``, where a finding is there if its logit is above 0; or pairs ``(*rows, F, 2)``, also with
+            the last two dimensions as one, ``(*rows, 2 F)``: the two logits of the first finding come first.
+        rows: the shape of the inputs, such as ``(B,)``.
+        findings: F.
+
+    Raises:
+        InvalidArgument: another shape.
+
+    >>> logits_by_finding("outputs", torch.tensor([[0.5, -1.0]]), (1,), 2)
+    tensor([[[ 0.0000,  0.5000],
+             [ 0.0000, -1.0000]]])
+    """
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    forms = [(*rows, *form) for form in ((findings,), (2 * findings,), (findings, 2), (findings, 1))]
+    if not isinstance(logits, Tensor) or shape not in forms:
+        raise InvalidArgument(name, f"logits of shape {forms[0]}, one for each finding, or {forms[2]}", shape)
+    scores = logits.reshape(*rows, findings, -1)
+    return scores if scores.shape[-1] == 2 else torch.cat([torch.zeros_like(scores), scores], dim=-1)
+
+
+def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries: BoolArray | None = None) -> IntArray:
+    """Vote counts ``(N, C)``; a missing vote counts for a class that the key and the teacher's number decide.
+
+    Args:
+        votes: ``(K, N)``, -1 where a vote is missing.
+        keys: of the N questions.
+        classes: C.
+        juries: ``(N, K)``, which teachers vote on which question; ``None``: all of them.
+
+    >>> counts_of_votes(np.array([[0, 1], [1, 1], [MISSING, 1]]), [b"a", b"b"], 2).tolist()
+    [[1, 2], [0, 3]]
+    """
+    votes = votes.copy()
+    for number, row in zip(*np.nonzero(votes == MISSING), strict=True):
+        chance = hashlib.blake2b(keys[row], digest_size=8, salt=int(number).to_bytes(4, "big")).digest()
+        votes[number, row] = int.from_bytes(chance, "big") % classes
+    read = np.ones(votes.shape, dtype=np.bool_) if juries is None else juries.T
+    return np.stack([((votes == one) & read).sum(axis=0) for one in range(classes)], axis=1)
+
+
+def table_of(name: str, values: npt.ArrayLike, expected: str) -> Any:
+    """``values`` as an array; otherwise ``name`` is refused."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
+        raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
