@@ -1,4 +1,4 @@
-"""Lower bounds from outside: of a mechanism's epsilon, by its draws, and of a whole pipeline's, by canaries."""
+"""Lower bounds of epsilon from outside: of a mechanism from its draws, of a whole pipeline from canaries."""
 
 from .mechanisms import Audit, audit
 from .pipelines import PipelineAudit, audit_pipeline

@@ -1,4 +1,4 @@
-"""Canaries: records that a training hardly overlooks, and how far each one shows in what was released."""
+"""Canaries: records that leave a strong trace in a trained model, and how clearly a release shows each of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def make_canaries(
         return Canaries(inputs=rows.astype(inputs.dtype), labels=targets, classes=max(classes, 2))
     if classes < 2:
         raise InvalidArgument("labels", "of two or more classes", f"{classes}")
-    count = None if given is None else check_integer("canaries", given, low=1, high=10**6, cure="Or give a pair.")
+    count = (
+        None
+        if given is None
+        else check_integer("canaries", given, low=1, high=10**6, cure="Or give a pair of inputs and labels.")
+    )
     if strength == "mislabelled":
         rows = generator.integers(len(inputs), size=count or _USUAL)
         wrong = (labels[rows] + generator.integers(1, classes, size=len(rows))) % classes
@@ -108,11 +112,11 @@ def _directions(strength: Strength, flat: FloatArray, count: int | None, generat
 
 
 def scores_of(release: Any, canaries: Canaries, queries: Any) -> FloatArray:
-    """How much a release looks as if each canary was trained on, (statistics, m), from the release alone.
+    """Scores (statistics, m): how much the release alone suggests that each canary was in the training data.
 
-    Models, or answers to the canaries as queries, are compared by their margins for the canary's label. Of several
-    models, the first statistic is their mean, the second how far the one with the largest margin stands out, and up to
-    four models are also looked at alone. From labels of other queries a least-squares model is fitted first.
+    Models, or answers to the canaries as queries, are compared by their margins for the canary's label. For several
+    models, the first statistic is their mean margin, and the second is how far the largest margin is above that mean.
+    Up to four models also have a statistic each. A least-squares model is first fitted to labels of other queries.
 
     Raises:
         InvalidArgument: the release is none of these.

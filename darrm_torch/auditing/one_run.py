@@ -22,7 +22,7 @@ _SLACK = 1 + 1e-9  # errors of the binomial tails
 
 
 def p_value(epsilon: float, delta: float, *, coins: int, guesses: int, right: int) -> float:
-    """At most how likely ``right`` or more right guesses are, if the mechanism is (epsilon, delta)-DP in each coin.
+    """An upper bound on Pr[``right`` or more right guesses], if the mechanism is (epsilon, delta)-DP in each coin.
 
     With W binomial of ``guesses`` trials and success probability e^epsilon / (1 + e^epsilon):
     P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i.
@@ -43,7 +43,7 @@ def p_value(epsilon: float, delta: float, *, coins: int, guesses: int, right: in
 
 
 def epsilon_bound(delta: float, *, coins: int, guesses: int, right: int, risk: float) -> float:
-    """The largest epsilon that so many right guesses refute; wrong with probability at most ``risk``.
+    """The largest epsilon that ``right`` right guesses refute; this is wrong with probability at most ``risk``.
 
     >>> round(epsilon_bound(1e-4, coins=1000, guesses=100, right=75, risk=0.05), 3)  # the paper, appendix D
     0.673
@@ -56,7 +56,7 @@ def epsilon_bound(delta: float, *, coins: int, guesses: int, right: int, risk: f
 
 
 def least_right(epsilon: float, delta: float, *, coins: int, guesses: int, risk: float) -> int | None:
-    """The smallest number of right guesses that refutes (epsilon, delta); ``None`` if not even all do."""
+    """The smallest number of right guesses that refutes (epsilon, delta); ``None`` if even ``guesses`` do not."""
     low, high = -1, guesses
     if p_value(epsilon, delta, coins=coins, guesses=guesses, right=guesses) > risk:
         return None
@@ -68,10 +68,11 @@ def least_right(epsilon: float, delta: float, *, coins: int, guesses: int, risk:
 
 
 def least_caught(epsilon: float, delta: float, *, coins: int, guesses: int, risk: float, power: float) -> float:
-    """The smallest true epsilon of which an audit of so many guesses refutes a claim of ``epsilon``.
+    """The smallest true epsilon at which an audit with this many guesses refutes the claim of ``epsilon``.
 
-    Each guess is right with probability e^t / (1 + e^t), as where the release gives each coin away by randomized
-    response, and the claim is refuted with probability ``power``. ``math.inf`` if no number of right guesses refutes.
+    Each guess is right with probability e^t / (1 + e^t), as if randomized response had
+    released each coin, and the claim is refuted with probability ``power``. ``math.inf`` if no number of right guesses
+    refutes it.
     """
     needed = least_right(epsilon, delta, coins=coins, guesses=guesses, risk=risk)
     if not needed:

@@ -57,14 +57,15 @@ class PipelineAudit:
     """What an audit of a pipeline found.
 
     Attributes:
-        claim: what was claimed of everything that the pipeline releases.
-        routes: the claim of each route, where the claim was a :class:`TotalPrivacy`.
+        claim: the claim about everything that the pipeline releases.
+        routes: the bound of each route, if the claim was a :class:`TotalPrivacy`.
         unit: what the claim protects. Each canary is one such unit.
         coins: the number of canaries in all runs together.
         runs: how often the pipeline was run.
-        attacks: all that were tried; empty if the pipeline was refused before it released anything.
+        attacks: all ways of guessing that were tried; empty if the pipeline was refused before it released anything.
         findings: what the structural checks of the library refused.
-        scores: of the coins (statistics, coins), and ``planted``, whether each canary was in: for figures.
+        scores: the scores behind the guesses (statistics, coins), for figures.
+        planted: whether each canary was in the data (coins,), for figures.
     """
 
     claim: PrivacyGuarantee
@@ -93,7 +94,7 @@ class PipelineAudit:
         """The smallest true epsilon for which this audit refutes the claim with probability ``power``.
 
         It is the epsilon of a release that shows each canary as randomized response would; ``math.inf`` if no outcome
-        of this audit could refute the claim. Releases that show canaries less plainly take a larger one.
+        of this audit could refute the claim. A release that shows canaries less clearly needs a larger epsilon.
         """
         risk, power = self._risk(confidence), check_number("power", power, low=0.0, high=1.0, high_open=True)
         return min(
@@ -171,8 +172,8 @@ class PipelineAudit:
                 f"  {best.right} of {best.guesses} guesses are right: {best.name}; {self.coins} canaries, {runs}.",
                 f"Power: the largest bound that this audit could find is {self.reach():.4g}. " + self._power_in_words(),
                 "Assumptions:",
-                f"  - Canaries: each is one {self.unit.name}, and an own fair coin decides whether it is in the data.",
-                "  - Runs: the function draws its randomness, shards included, anew and independently of the coins.",
+                f"  - Canaries: each is one {self.unit.name}; its own fair coin decides whether it is in the data.",
+                "  - Runs: each run draws fresh randomness, shards included, independently of the coins.",
                 "  - Release: the claim covers all that the function returns, and nothing else was released.",
                 "An audit that refutes nothing proves nothing.",
             ]
@@ -215,26 +216,27 @@ def audit_pipeline(
         pipeline: ``pipeline(inputs, labels)``, or ``pipeline(inputs, labels, queries)`` with ``query_control``. It
             trains and returns what would be released: one or more models (teachers or a student; any functions from
             inputs to logits); or, for the queries that it was given, labels (m,), or logits or counts (m, C); or a
-            tuple of its own public inputs and their labels. It must draw its randomness anew each time.
+            tuple of its own public inputs and their labels. It must draw fresh randomness in each run.
         inputs: the private inputs ``(N, ...)``, an array or a tensor. The claim must hold for any records, so made-up
-            ones will do, and records that pull at no weight, such as zeros, hide the least.
+            records will do. Records without any gradient, such as zeros, hide the canaries least.
         labels: the private labels ``(N,)``, integers from 0.
-        claim: what is claimed of everything that ``pipeline`` returns. A :class:`TotalPrivacy` brings all its routes
-            into the report. For replace-one neighbours, an absent canary is replaced by an ordinary record.
+        claim: the guarantee that should hold for everything that ``pipeline`` returns. If it is a
+            :class:`TotalPrivacy`, the report lists all its routes. For replace-one neighbours, an absent canary is
+            replaced by an ordinary record.
         strength: "gradient" puts canaries far out in directions that the private inputs do not use, so that each has a
             gradient of its own; "far-out" in random directions; "mislabelled" takes ordinary records with wrong labels.
-        canaries: how many; ``None``: 500, and of strength "gradient" at most one for each direction that the inputs
-            hardly use, or for each dimension if they use nearly all. Or your own, a pair of inputs and labels.
+        canaries: how many, or your own as a pair of inputs and labels. ``None``: 500; with strength "gradient" at most
+            one for each direction that the inputs hardly use, or one for each dimension if they use nearly all.
         query_control: the auditor chooses the queries: the pipeline labels the canaries themselves.
         runs: how often to run the pipeline. From four on, each canary is compared with its own mean.
         copies: how many copies of each canary are in the data whatever its coin says. They show where equal records go.
         score: a function from what the pipeline returned to the m scores, instead of the library's own.
-        seed: of coins and canaries. The pipeline must not use the same one.
+        seed: seeds the coins and the canaries. The pipeline must not use the same seed.
         on_progress: called with the number of each run that is done.
 
     Raises:
-        InvalidArgument: the records or the canaries are no arrays of the right shapes, or the pipeline returned
-            something else than the above.
+        InvalidArgument: the records or the canaries are not arrays of the right shapes, or the pipeline returned
+            nothing of the above.
 
     >>> import numpy as np
     >>> def no_noise(inputs, labels):  # publishes a sum of the records

@@ -29,20 +29,22 @@ def _add_arguments(parser: Any) -> None:
     add_teacher(parser, "what each teacher promises, where the mechanism rests on it")
     parser.add_argument("--overlap", type=int, metavar="R", help="most teachers a record can affect (default: all)")
     parser.add_argument("--label-target", type=guarantee, metavar="EPS,DELTA", help="what one label may cost")
-    parser.add_argument("--allowance", type=float, metavar="M", help="or: a label costs what M teachers do")
+    parser.add_argument("--allowance", type=float, metavar="M", help="or: a label costs as much as M teachers")
     parser.add_argument("--claim", type=guarantee, metavar="EPS,DELTA", help="what to refute (default: its guarantee)")
     parser.add_argument(
         "--samples", type=int, default=5_000_000, metavar="N", help="most labels on each data set (default: 5000000)"
     )
-    parser.add_argument("--confidence", type=float, default=0.999, help="of the lower bound (default: 0.999)")
+    parser.add_argument("--confidence", type=float, default=0.999, help="that of the lower bound (default: 0.999)")
     parser.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="or: your function from records to a release")
     parser.add_argument("--records", metavar="MODULE:FUNCTION", help="returns the private inputs and labels")
     parser.add_argument("--strength", default="gradient", type=one_of("gradient", "far-out", "mislabelled"),
-                        help="of the canaries: gradient (default), far-out or mislabelled")  # fmt: skip
-    parser.add_argument("--canaries", type=int, metavar="M", help="how many (default: 500, or one a dimension)")
-    parser.add_argument("--query-control", action="store_true", help="the function also takes queries: the canaries")
+                        help="kind of canaries: gradient (default), far-out or mislabelled")  # fmt: skip
+    parser.add_argument("--canaries", type=int, metavar="M", help="their number (default: 500, or one a dimension)")
+    parser.add_argument("--query-control", action="store_true", help="the function takes queries, too: the canaries")
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="how often to run the function (default: 1)")
-    parser.add_argument("--copies", type=int, default=0, metavar="N", help="of each canary, always in (default: 0)")
+    parser.add_argument(
+        "--copies", type=int, default=0, metavar="N", help="copies of each canary that are always in (default: 0)"
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw claims and bounds into this file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -160,7 +162,9 @@ def _worst_case(mechanism: Mechanism, claim: PrivacyGuarantee | None, chosen: An
     if not isinstance(mechanism, DaRRM) or isinstance(mechanism.certificate, Certificate) or teacher is None:
         return None
     if claim is None:
-        raise InvalidArgument("--claim", "given with this noise", None, "What M teachers promise, for an allowance M.")
+        raise InvalidArgument(
+            "--claim", "given with this noise", None, "For an allowance M, it is what M teachers promise."
+        )
     gamma, overlap = mechanism.noise.gamma, chosen.overlap or getattr(mechanism.certificate, "overlap", None)
     return certify(gamma, teachers=len(gamma) - 1, teacher=teacher, target=claim, overlap=overlap).worst_case
 

@@ -29,11 +29,11 @@ class AccuracyEstimate:
         right, wrong: noisy counts, for each class of the records or for each of equal bins of confidence; a noisy count
             may be negative.
         epsilon: what the release costs a held-out record.
-        by: what the counts are by, "class", "confidence" or "all": one count of each.
-        confidence: the probability, at least, with which an interval covers (theory, section 18).
+        by: how the counts are split: by "class", by "confidence", or "all": not at all.
+        confidence: an interval covers the true accuracy with at least this probability (theory, section 18).
 
     Raises:
-        InvalidArgument: a value out of range, or not one count of wrong answers for each of right ones.
+        InvalidArgument: a value out of range, or ``right`` and ``wrong`` differ in length.
 
     >>> AccuracyEstimate(of="labels", right=(480, 450), wrong=(31, 39), epsilon=0.5)
     label accuracy 0.930, 95 % interval 0.908 to 0.948, for (0.5, 0)-DP
@@ -51,7 +51,7 @@ class AccuracyEstimate:
             counts = tuple(check_integer(name, one, low=-(10**9), high=10**9) for one in getattr(self, name))
             object.__setattr__(self, name, counts)
         if not 0 < len(self.right) == len(self.wrong):
-            raise InvalidArgument("wrong", f"{len(self.right)} counts, as there are right ones", len(self.wrong))
+            raise InvalidArgument("wrong", f"{len(self.right)} counts, as many as right has", len(self.wrong))
         object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, low=2.0**-12, high=64.0))
         level = check_number("confidence", self.confidence, low=0.0, high=1.0, low_open=True, high_open=True)
         object.__setattr__(self, "confidence", level)
@@ -63,7 +63,7 @@ class AccuracyEstimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """An interval that covers the accuracy, over the noise and the held-out records as a sample."""
+        """An interval that covers the accuracy, given that the counts are noisy and the records are a sample."""
         return self._of(self.right, self.wrong)[1:]
 
     @property

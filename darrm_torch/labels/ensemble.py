@@ -227,7 +227,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 'DaRRM is binary. Pass noise="self-bounding" and allowance=..., or build the ensemble with another '
                 "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
             )
-            raise InvalidArgument("classes", 'two of them with noise="one-label"', competing, cure)
+            raise InvalidArgument("classes", 'two class numbers with noise="one-label"', competing, cure)
         profiles = read_teachers(
             engines,
             modules=models,

@@ -38,7 +38,7 @@ def checked_inputs(inputs: Structure) -> Structure:
         lengths[name] = len(part)
     if len(set(lengths.values())) > 1:
         got = ", ".join(f"{length} in {name}" for name, length in lengths.items())
-        raise InvalidArgument("inputs", "tensors of as many rows each", got)
+        raise InvalidArgument("inputs", "tensors with equal numbers of rows", got)
     inputs = mapped(inputs, _converted)
     for name, part in tensors_of(inputs):
         # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.

@@ -27,7 +27,7 @@ def checked_findings(findings: Sequence[str] | None, classes: object = None) -> 
     """The names of the findings, in the order of the outputs; ``None``: one question for each input.
 
     Raises:
-        InvalidArgument: no names, names that are no text or empty, or one name twice; or names and ``classes``.
+        InvalidArgument: no names, names that are empty or not text, one name twice, or names together with ``classes``.
 
     >>> checked_findings(["edema", "effusion"])
     ('edema', 'effusion')
@@ -61,7 +61,7 @@ def logits_by_finding(name: str, logits: object, rows: tuple[int, ...], findings
     """The two logits of each finding, ``(*rows, F, 2)``.
 
     Args:
-        name: of the logits, for errors.
+        name: the name of ``logits`` in error messages.
         logits: ``(*rows, F)``, where a finding is there if its logit is above 0; or pairs ``(*rows, F, 2)``, also with
             the last two dimensions as one, ``(*rows, 2 F)``: the two logits of the first finding come first.
         rows: the shape of the inputs, such as ``(B,)``.
@@ -87,7 +87,7 @@ def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries
 
     Args:
         votes: ``(K, N)``, -1 where a vote is missing.
-        keys: of the N questions.
+        keys: the keys of the N questions.
         classes: C.
         juries: ``(N, K)``, which teachers vote on which question; ``None``: all of them.
 

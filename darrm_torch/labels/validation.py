@@ -47,24 +47,25 @@ def validate(
 
     Formal guarantee: the noisy counts, together with all labels and whatever else the ensemble's total covers, have the
     guarantee of :meth:`PrivateMajorityEnsemble.total_privacy`, because the ensemble's allocation declares a
-    :class:`PrivateValidation` (theory, section 17). Each call draws once and is kept in the ledger: the same question
-    has the same answer, free of charge. Labels of held-out records are neither released nor kept.
+    :class:`PrivateValidation` (theory, section 17). Each call draws noise once, and the ledger keeps the counts:
+    asking the same question again returns the same answer, free of charge. Labels of held-out records are neither
+    released nor kept.
 
     Args:
-        ensemble: its allocation declares the validation, as those of teachers do that :func:`train_teachers` trained
-            on shards of ``assign_shards(holdout=, validation=)``.
+        ensemble: one whose allocation declares the validation: its teachers were trained by :func:`train_teachers` on
+            shards of ``assign_shards(holdout=, validation=)``.
         dataset: the N private records, as for :func:`train_teachers`. Targets are numbers of classes, ``(N,)``: those
             in ``ensemble.classes``, or 0..C-1. A record that is not finite, or whose target is none of them, counts
             nowhere, silently.
         shards: the draw that the teachers were trained on; only records in ``shards.held_out`` are read.
         of: "labels": those that the ensemble's mechanism would give; items that it leaves unanswered count nowhere.
-            "teachers": one of them, drawn for each record: the accuracy of a single teacher. Or a student, which must
-            have learned nothing private but labels that are charged.
+            "teachers": a teacher drawn for each record, which gives the accuracy of a single teacher. Or a student
+            network, which must have learned nothing private except labels that were charged.
         by: "class": counts for each class of the records. "confidence": for each of ``bins`` equal bins of the
             confidence, which is the share of votes for the label or the student's largest probability: calibration.
             "all": one count of right and one of wrong, with the least noise for the accuracy of all.
         bins: the number of bins of confidence.
-        confidence: of the intervals.
+        confidence: the confidence level of the intervals.
         insecure_seed: for tests: anyone who knows it knows the noise.
 
     Returns:
@@ -72,7 +73,7 @@ def validate(
 
     Raises:
         InvalidArgument: nothing was declared or held out, the declaration does not cover ``of``, the teachers were
-            trained on another draw or other tensors, inputs that they do not take, or an ensemble with findings.
+            trained on another draw or other tensors or do not take the inputs, or the ensemble has findings.
         UnprovenPrivacy: no bound covers a validation of these teachers: they promise nothing by themselves.
         BudgetExceeded: all declared releases were made, or the total exceeds the ledger's budget; nothing was drawn.
         DarrmError: a record could not be read. The reason is in the private folder of the shards, and nowhere else.
@@ -153,7 +154,7 @@ def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateV
         )
     if ensemble.findings is not None:
         raise InvalidArgument(
-            "ensemble", "one without findings", "findings", "A record would change one count of each."
+            "ensemble", "one without findings", "findings", "A record would change a count of each finding."
         )
     covers = {"student": 0, "labels": 1, "teachers": 2}
     if covers[reads] > covers[declared.reads]:

@@ -50,7 +50,7 @@ def parts_of(path: Path) -> list[Path]:
     parts = sorted(part for part in path.iterdir() if not part.name.startswith((".", "_")))
     for part in parts:
         if part.suffix != ".parquet":
-            cure = "A file that is not read would be votes that are lost. Move it."
+            cure = "The votes in a file that is not read would be lost. Move it."
             raise InvalidArgument("path", expected, part.name, cure)
         check_file("path", part, expected=expected)
     if not parts:

@@ -147,7 +147,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         return self._labels
 
     def ask(self, student: nn.Module) -> Tensor:
-        """Ask the next round: of the inputs without a label those with the largest scores, by the student as it is.
+        """Ask the next round: the inputs without a label that have the largest scores by the present student.
 
         Returns all labels so far, in the order of ``queries``. The ledger keeps what was chosen before anything is
         asked. So a data module with the same arguments that is built after an interruption asks about the same inputs,
@@ -158,12 +158,12 @@ class PrivateLabelDataModule(L.LightningDataModule):
         :func:`~darrm_torch.total_privacy` cover that. The number of questions does not depend on labels.
 
         Raises:
-            InvalidArgument: no round is left, or too few different inputs, or scores that are no finite numbers.
+            InvalidArgument: no round is left, too few different inputs are left, or scores are not finite numbers.
             BudgetExceeded: the labels of this round would exceed the ledger's budget; nothing was charged.
         """
         labels, number = self.label(), self._round + 1
         if number == len(self._ends):
-            raise InvalidArgument("rounds", f"more than the {number} that were asked", number, "Ask no more.")
+            raise InvalidArgument("rounds", f"more than the {number} that were asked", number, "All rounds were asked.")
         chosen = self._kept_choice(number) or self._choice(student, number)
         self._labels = torch.cat([labels, self._answers(chosen)])
         self.queries = self.queries + chosen

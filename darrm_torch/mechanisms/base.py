@@ -178,7 +178,7 @@ class Mechanism(ABC):
         """
 
     def proof(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> str:
-        """A phrase that names the argument by which :meth:`guarantee` holds for the same arguments."""
+        """A phrase that names the proof of what :meth:`guarantee` returns for the same arguments."""
         labels, _, _ = check_request(labels, delta, overlap)
         theorem = f"by the theorem of {type(self).__name__}"
         return theorem if labels == 1 else f"{theorem} for one label, and composition of {labels}"

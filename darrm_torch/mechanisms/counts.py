@@ -27,15 +27,16 @@ def private_counts(counts: npt.ArrayLike, *, epsilon: float, insecure_seed: int 
     """The counts with independent noise of the discrete Laplace law in every cell; int64, of the same shape.
 
     Formal guarantee: (``epsilon``, 0)-DP where one unit changes one cell by one. Pr[noise = z] is proportional to
-    a**|z| with a = exp(-epsilon) rounded up, and is drawn exactly. Sums and negative results are as they come.
+    a**|z| with a = exp(-epsilon) rounded up, and is drawn exactly. Noisy counts may be
+    negative.
 
     Args:
-        counts: integers from 0 on, of any shape but that of one number.
+        counts: non-negative integers, an array of one or more dimensions.
         epsilon: in nats, from 2**-12 to 64.
         insecure_seed: for tests: anyone who knows it knows the noise.
 
     Raises:
-        InvalidArgument: counts that are no integers, or an argument out of range.
+        InvalidArgument: counts that are not such integers, or an argument out of range.
 
     >>> private_counts([[90, 10], [80, 20]], epsilon=0.5).shape
     (2, 2)
@@ -56,16 +57,16 @@ def private_counts(counts: npt.ArrayLike, *, epsilon: float, insecure_seed: int 
 def accuracy_interval(
     right: int, wrong: int, *, epsilon: float, cells: int = 1, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """An interval that covers an accuracy with probability ``confidence`` at least, from private counts.
+    """An interval that covers an accuracy with probability at least ``confidence``, from private counts.
 
     What is random: the units behind the counts, a sample of unknown size from the population that the accuracy is
     about, each right with that probability; and the noise. Both are accounted for exactly: an accuracy is in the
     interval unless the counts would be too good or too bad for it, with their joint law, at every number of units that
-    is plausible after the noise (theory, section 17). The size of the sample may depend on anything but the answers.
+    is plausible after the noise (theory, section 18). The size of the sample may depend on anything but the answers.
 
     Args:
         right, wrong: counts from :func:`private_counts`, or sums of them; they may be negative.
-        epsilon: of that release.
+        epsilon: the epsilon of that release.
         cells: how many noisy cells were added up to ``right``, and how many to ``wrong``.
         confidence: in (0, 1).
 

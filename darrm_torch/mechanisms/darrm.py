@@ -98,11 +98,11 @@ class DaRRM(Mechanism):
     def guarantee(
         self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None
     ) -> PrivacyGuarantee | None:
-        """What its own randomness promises, whatever the teachers promise: the worst pair of counts r votes apart.
+        """What its own randomness promises, whatever the teachers promise, at the worst pair of counts r votes apart.
 
         The votes are fixed and the randomness is fresh for each label, so labels compose. Noise functions built for
-        teachers without privacy (epsilon = infinity) are private this way. ``None``: some label is possible for some
-        votes only.
+        teachers without privacy (epsilon = infinity) are private this way. ``None``: some label
+        is possible for some votes and impossible for others.
 
         Args:
             labels: Q.

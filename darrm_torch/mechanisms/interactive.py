@@ -1,4 +1,4 @@
-"""InteractiveGNMax: answers only where the teachers say something else than the student, or the student is unsure."""
+"""InteractiveGNMax: answers only where the teachers disagree with the student or the student is unsure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class InteractiveGNMax(ConfidentGNMax):
 
     Args:
         threshold: T, in votes of surplus. Teachers that agree with a sure guess have none.
-        confidence: the probability from which the student's own class is the label; at most 2, and above 1: never.
+        confidence: the student's own class is the label where it has at least this probability; at most 2, and above 1:
+            never.
         sigma_check, sigma, overlap, teachers, classes, delta: as in :class:`ConfidentGNMax`.
 
     Raises:
@@ -83,13 +84,13 @@ class InteractiveGNMax(ConfidentGNMax):
                 belongs to row b of ``counts``.
 
         Raises:
-            InvalidArgument: guesses that are no such numbers.
+            InvalidArgument: guesses that are not such probabilities.
         """
         table = as_array("guesses", guesses, _EXPECTED).astype(np.float64)
         if table.ndim != 2 or table.shape[1] != (self.classes or table.shape[1]):
             raise InvalidArgument("guesses", _EXPECTED, f"shape {table.shape}")
         if not (np.all(table >= 0) and np.all(np.abs(table.sum(axis=1) - 1) < 1e-3)):  # NaN is refused, too
-            raise InvalidArgument("guesses", _EXPECTED, "others", "softmax makes them of logits.")
+            raise InvalidArgument("guesses", _EXPECTED, "others", "Apply softmax to logits.")
         informed = copy.copy(self)
         object.__setattr__(informed, "_guesses", table / table.sum(axis=1, keepdims=True))
         return informed
@@ -105,7 +106,7 @@ class InteractiveGNMax(ConfidentGNMax):
     def _checked(self, counts: Any) -> tuple[IntArray, Callable[[Any], Any]]:
         checked, restore = super()._checked(counts)
         if self._guesses is not None and self._guesses.shape != checked.shape:
-            raise InvalidArgument("counts", f"of shape {self._guesses.shape}, as the guesses are", checked.shape)
+            raise InvalidArgument("counts", f"of shape {self._guesses.shape}, the shape of the guesses", checked.shape)
         return checked, restore
 
     def _draw(self, counts: IntArray) -> IntArray:

@@ -44,7 +44,7 @@ class NoiseFunction:
         certificate: the proof for exactly this gamma; None if nothing has been proven.
 
     Raises:
-        InvalidArgument: not such a gamma.
+        InvalidArgument: ``gamma`` is not of this form.
         PrivacyViolation: the certificate was issued for another gamma.
 
     Write :meth:`to_json` to a file to store a noise function; :meth:`from_json` proves its certificate again.

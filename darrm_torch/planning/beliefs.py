@@ -20,7 +20,7 @@ __all__ = ["Accuracy", "Belief", "check_any_prior", "stated_beliefs", "typical_v
 
 Belief: TypeAlias = Prior | tuple[PluralityVotes, ...]
 Accuracy: TypeAlias = float | SupportsFloat | Sequence[float | SupportsFloat]
-"""Of one teacher; or a pair, of one teacher and of the majority or plurality of all; numbers or private estimates."""
+"""The accuracy of one teacher, or a pair: that of one teacher and that of all; numbers or private estimates."""
 
 # `python -m benchmarks beliefs` chose these numbers on public data; docs/api/planning.rst says how.
 _TYPICAL, _CONCENTRATION = 0.8, 2.0

@@ -447,4 +447,4 @@ def explain(request: Request, row: Strategy) -> str:
         more = f" and {len(proof.teacher) - 1} more points of their profile" * (len(proof.teacher) > 1)
         text = f"The best noise for one label, certified for teachers that are {proof.teacher[0]}{more}."
     sample = getattr(row.mechanism, "sample", request.teachers)
-    return text + f" Each label looks at {sample} of the votes, drawn anew." * (sample < request.teachers)
+    return text + f" Each label looks at {sample} of the votes, drawn afresh." * (sample < request.teachers)

@@ -38,8 +38,8 @@ def expected_accuracy(
 ) -> tuple[float, float]:
     """The chance that a label is the true class when the votes follow ``prior``, and its standard error.
 
-    An item without a label counts as wrong. Exact, with error 0, for tables and wherever the histograms of the votes
-    are few. Otherwise the mean over about 1000 histograms drawn with a fixed seed, of the exact chance given each.
+    An item without a label counts as wrong. The result is exact, with error 0, for tables and wherever the votes have
+    few histograms. Otherwise it averages the exact chance over about 1000 histograms, drawn with a fixed seed.
 
     Args:
         mechanism: turns votes into labels.

@@ -374,9 +374,9 @@ def strongest_mechanism(
 ) -> Mechanism:
     """The mechanism of one kind with the least noise that keeps the targets.
 
-    Formal guarantee: for K teachers that are ``teacher``, where one record is in the training data of at most
-    ``overlap`` of them, what :func:`total_privacy` proves of one label is within ``label_target``, and of ``labels``
-    labels within ``total_target``.
+    Formal guarantee: for K teachers that each promise ``teacher``, where one record is in the training data of at
+    most ``overlap`` of them, the bound of :func:`total_privacy` is within ``label_target`` for one label and within
+    ``total_target`` for ``labels`` labels.
 
     Args:
         kind: "darrm", "darrm-point" (two classes, one label), "self-bounding", "subsampling", "noise-free", "jury"
@@ -386,10 +386,10 @@ def strongest_mechanism(
             protects.
         teachers: K.
         classes: C.
-        teacher: what each promises as a trained model, or one for each teacher; None: nothing.
+        teacher: the guarantee of each trained teacher, or a sequence with one for each; None: they promise nothing.
         overlap: r, the most teachers that one record can affect; None: all.
         labels: Q, how many labels ``total_target`` is for, all of the same trained teachers.
-        allowance: m: a label costs what m teachers do. For "self-bounding" and "subsampling", instead of targets.
+        allowance: m: a label costs as much as m teachers. For "self-bounding" and "subsampling", instead of targets.
         label_target: what each label must keep by itself.
         total_target: what all labels together must keep.
         prior: how the teachers are believed to vote, from public knowledge: what noise and tables are optimised for. It

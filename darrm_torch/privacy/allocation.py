@@ -19,15 +19,15 @@ __all__ = ["RandomAllocation"]
 class RandomAllocation:
     """Public facts about how records were allocated to shards: each unit drew its shards at random, in secret.
 
-    Every unit draws independently of all other units and of all data, uniformly, and its draw stays secret. Built by
-    hand it is a promise of the user; the library can check none of this afterwards.
+    Every unit draws independently of all other units and of all data, uniformly, and its draw stays secret. If you
+    build an allocation by hand, you promise this yourself: the library cannot check it afterwards.
 
     Args:
         teachers: K, the number of shards.
         overlap: r, the number of shards that a unit draws.
         blocks: sizes of ``overlap`` blocks of consecutive shards, of which a unit draws one shard each; ``None``: any
             ``overlap`` of the shards with equal probability.
-        unit: what draws and what is accounted for, such as "record" or "person".
+        unit: what draws its shards and what the guarantee protects, such as "record" or "person".
         holdout: the probability that a unit is in no shard at all, by a secret coin of its own: it is held out for
             validation. Only the price of training and validation together uses it.
         validation: what will be released about the units that are held out; every total covers it.

@@ -278,7 +278,7 @@ def _together(key: RouteKey, release: Release) -> _Bound:
             "The teachers won a private tuning, so they depend on each other: only their joint price is proven.",
         )
     if others or release.validation is not None:
-        return math.inf, "A tuning prices the teachers of its best run together, and nothing beside them."
+        return math.inf, "The total of a tuning covers the teachers of its best run together, and nothing else."
     return joint.compose(release.rounds).epsilon(release.delta), (
         "The teachers won a private tuning. The labels reveal no more than publishing them with their score. The bound "
         "does not grow with the number of labels."

@@ -67,7 +67,9 @@ def exact_self_bounding_delta(
 def exact_self_bounding_epsilon(
     teacher: PrivacyGuarantee, delta: float, *, teachers: int, allowance: float, allocated: bool = False
 ) -> float:
-    """The smallest epsilon at ``delta``; ``math.inf`` if there is none. See :func:`exact_self_bounding_delta`.
+    """The smallest epsilon at ``delta`` for all labels together, ``math.inf`` if there is none.
+
+    It is the inverse of :func:`exact_self_bounding_delta`, whose arguments it takes.
 
     >>> pure = PrivacyGuarantee(epsilon=0.1)
     >>> round(exact_self_bounding_epsilon(pure, 1e-5, teachers=101, allowance=35), 3)

@@ -190,7 +190,7 @@ def total_privacy(
     elif allocation is not None:
         allocation = replace(allocation, validation=validation)
     if validation is not None and (neighbours != "add/remove" or unit.records > 1):
-        cure = "Replacing a unit has another price (theory, section 17); the rows of one unit draw one by one."
+        cure = "Replacing a unit has another price (theory, section 17); the rows of one unit are drawn separately."
         raise InvalidArgument("validation", "None unless units of one record are added or removed", str(unit), cure)
     affected = len(profiles) if overlap is None else check_integer("overlap", overlap, low=1, high=len(profiles))
     if not hasattr(mechanism, "self_bounding_allowance"):

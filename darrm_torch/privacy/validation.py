@@ -22,8 +22,8 @@ class PrivateValidation:
     two prices, not their sum (theory, section 17).
 
     Args:
-        epsilon: what each release costs a held-out unit. It adds exact discrete Laplace noise to counts of which one
-            unit changes one by one, so delta is 0.
+        epsilon: what each release costs a held-out unit. It adds exact discrete Laplace noise to counts. A unit
+            changes one of the counts by 1, so delta is 0.
         releases: the number of releases.
         reads: what they are computed from. "labels": labels that the teachers give to held-out inputs; "teachers": any
             of the K teachers; "student": only a model that learned from labels that are charged. "teachers" includes

@@ -23,7 +23,7 @@ __all__ = ["adapter_teachers", "warn_of_idle_adapters"]
 def adapter_teachers(
     model: nn.Module, folders: Sequence[str | os.PathLike[str]] | None = None
 ) -> tuple[nn.Module, ...]:
-    """One teacher for each adapter on a base: K networks with adapters of their own, whose base is one in memory.
+    """One teacher for each adapter on a base: K networks that share one copy of the base in memory.
 
     Give them to :class:`~darrm_torch.PrivateMajorityEnsemble`, or as ``modules=`` to
     :func:`~darrm_torch.read_teachers`. Each is what ``peft`` computes with this adapter alone, and has names of weights
@@ -38,9 +38,10 @@ def adapter_teachers(
         K networks, in the order of the model's adapters or of the folders.
 
     Raises:
-        InvalidArgument: no adapters that are injected into layers (LoRA and its like); adapters that are merged into
-            the base, whose biases or other weights were trained, or that change the base when they start (PiSSA): what
-            is in the base reaches all teachers; or folders without an adapter for this base.
+        InvalidArgument: ``model`` has no adapters that are injected into layers (LoRA and its like); an adapter is
+            merged into the base, was trained together with biases or other weights of the base, or changes the base
+            when it starts (PiSSA), so that all teachers would share what it learned; or a folder has no adapter for
+            this base.
         ImportError: ``peft`` is missing: ``pip install 'darrm-torch[adapters]'``.
 
     >>> from peft import LoraConfig, get_peft_model

@@ -296,7 +296,7 @@ def read_teachers(
     delta: float = 1e-5,
     accept: Collection[Finding] = (),
 ) -> tuple[PrivacyProfile, ...]:
-    """:func:`read_privacy` for several teachers, which must also pass :func:`check_independent`.
+    """Read the guarantees of several teachers with :func:`read_privacy`, and check them with :func:`check_independent`.
 
     Args:
         sources: one for each teacher, as for :func:`read_privacy`; or a folder: its ``teacher-*.pt``, or any

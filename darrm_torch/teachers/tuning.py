@@ -52,8 +52,8 @@ class TunedTeachers:
     Attributes:
         files: the teachers of the run, as :func:`train_teachers` writes them. They record the price of the tuning.
         settings: the candidate that the run drew, with its noise.
-        right, wrong: noisy counts of the ensemble's answers on held-out records, the score of the run. The accuracy is
-            that of the best of several runs, and therefore optimistic.
+        right, wrong: noisy counts of the ensemble's answers on held-out records, the score of the run. Their
+            accuracy is optimistic, because the best of several runs was chosen by it.
         total: what the teachers, the settings and the score cost together.
         assumptions: what the total rests on, outside the library.
     """
@@ -104,12 +104,13 @@ def tune_teachers(
     Args:
         folder: receives ``teacher-000.pt``, ...
         candidates: settings; each run draws one of them, all with equal chances. Their noise is set by ``total``.
-        runs: the law of the number of runs. Of a Poisson law, no run stands for one with the first candidate.
+        runs: the law of the number of runs. If a Poisson law draws 0, one run with the first candidate is made.
         total: what everything may cost.
         build_model, dataset, shard_size, executor, workers, device, secure: see :func:`train_teachers`.
-        shards: of ``assign_shards(..., holdout=)``, shared by all runs: then the price is that of the ``overlap``
-            teachers of a record, because every run looks at the same ones. Or a function from a private folder to such
-            shards, which draws them afresh for each run and keeps them there: then the price is that of the allocation.
+        shards: those of ``assign_shards(..., holdout=)``, shared by all runs. The price is then that of the ``overlap``
+            teachers of a record, because they are the same ones in every run. Or a function that takes a private
+            folder, draws fresh shards and keeps them there; it is called for each run. The price is then that of the
+            random allocation.
         score_epsilon: what the score of one run costs a held-out record.
         private_folder: keeps the runs; default: that of ``shards``, or else ``folder / "private"``.
 
@@ -175,14 +176,14 @@ def tune_teachers(
         _keep(private, {"question": question, "chosen": chosen or [0], "scores": [], "done": False})
     state = json.loads((private / _STATE).read_text())
     if state["question"] != question:
-        raise InvalidArgument("private_folder", "that of this tuning", "that of another", "Use another folder.")
+        raise InvalidArgument("private_folder", "that of this tuning", "that of another tuning", "Use another folder.")
     for number in range(len(state["scores"]), len(state["chosen"])):
         place = private / f"run-{number:04d}"
         make_private_folder(place)
         try:
             drawn = shared or shards(place / "draw")  # type: ignore[operator]
             if drawn.allocation != allocation:
-                raise InvalidArgument("shards", "a function that draws in the same way each time", "another allocation")
+                raise InvalidArgument("shards", "a function that draws by the same rule each time", "another rule")
             trained = train_teachers(
                 place / "teachers",
                 build_model=build_model,
@@ -303,7 +304,7 @@ def _winner(
     tuning = Checkpoint.read(files[0], name=str(files[0])).rest.get("tuning")
     if tuning is None or tuning["question"] != question:
         raise InvalidArgument(
-            "folder", "a new one, or that of this tuning", "teachers of another", "Use another folder."
+            "folder", "new or the one of this tuning", "teachers of another tuning", "Use another folder."
         )
     allocation = RandomAllocation.from_dict(question["allocation"])
     right, wrong = tuning["score"]

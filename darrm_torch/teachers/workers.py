@@ -27,7 +27,7 @@ def prepare_workers() -> multiprocessing.context.ForkServerContext | multiproces
     """Start the server that forks training processes, after it has imported what they need.
 
     The server and its processes ignore Ctrl-C: this process handles it and stops them. Where there is no such server
-    (Windows), each process starts anew, and a script needs ``if __name__ == "__main__":``.
+    (Windows), each process starts from scratch, and a script needs ``if __name__ == "__main__":``.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

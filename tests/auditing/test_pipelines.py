@@ -47,7 +47,7 @@ def test_the_report() -> None:
     result = audit_pipeline(sums, X, Y, claim=total, seed=2)
     assert result.routes == total.routes
     text = str(result)
-    for words in ("REFUTED", "publishing the teachers: 2.255", "99.9 %", "Power", "own fair coin", "anew", "190 canar"):
+    for words in ("REFUTED", "publishing the teachers: 2.255", "99.9 %", "Power", "own fair coin", "fresh", "190 cana"):
         assert words in text
     assert len(repr(result)) < 150
     plain = json.loads(json.dumps(result.to_dict()))

@@ -676,7 +676,7 @@ def test_inputs_are_made_of_tensors(inputs: Any) -> None:
 def test_inputs_of_another_structure_are_refused_by_name() -> None:
     with pytest.raises(dt.InvalidArgument, match=r"what teacher 0 takes.*inputs\['pixels'\] float32 of shape \(2, 1\)"):
         free([Says(0.1)])({"pixels": torch.rand(2, 1)})
-    with pytest.raises(dt.InvalidArgument, match="as many rows each"):
+    with pytest.raises(dt.InvalidArgument, match="equal numbers of rows"):
         free([Says(0.1)])((torch.rand(2, 1), torch.rand(3, 1)))
 
 

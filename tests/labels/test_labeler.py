@@ -255,7 +255,7 @@ def test_guesses_about_several_findings() -> None:
         (dt.NoiseFreeMajority(), [[0.5, 0.5]] * 2, "only InteractiveGNMax uses them"),
         (SURE, [[0.5, 0.5]], "one row for each of the 2 questions"),
         (SURE, [[0.5, 0.6]] * 2, "rows that sum to 1"),
-        (SURE, [[0.2, 0.3, 0.5]] * 2, "as the guesses are|classes"),
+        (SURE, [[0.2, 0.3, 0.5]] * 2, "the shape of the guesses|classes"),
         (SURE, "sure", "probabilities"),
         (SURE, 0.5, "one row for each"),
     ],

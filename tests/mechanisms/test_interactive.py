@@ -133,5 +133,5 @@ def test_wrong_guesses(wrong) -> None:
 def test_guesses_for_other_items() -> None:
     mechanism = InteractiveGNMax(threshold=5, sigma_check=2.0, sigma=1.0).given([[0.5, 0.5]])
     for votes in ([[1, 2], [2, 1]], [[1, 2, 0]]):
-        with pytest.raises(InvalidArgument, match=r"^counts must be of shape \(1, 2\), as the guesses are"):
+        with pytest.raises(InvalidArgument, match=r"^counts must be of shape \(1, 2\), the shape of the guesses"):
             mechanism.aggregate(votes)

@@ -213,7 +213,7 @@ def test_what_the_theorem_does_not_cover_is_refused() -> None:
         )
     with pytest.raises(InvalidArgument, match="Replacing a unit has another price"):
         total(NoiseFreeMajority(), "labels", neighbours="replace-one")
-    with pytest.raises(InvalidArgument, match="draw one by one"):
+    with pytest.raises(InvalidArgument, match="are drawn separately"):
         total(NoiseFreeMajority(), "labels", TEACHER.for_unit("patient", records=3))
     with pytest.raises(InvalidArgument, match="validation must be"):
         total(NoiseFreeMajority(), "labels", validation=0.3)
