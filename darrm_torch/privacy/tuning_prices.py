@@ -19,7 +19,7 @@ from ..arrays import FloatArray
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
-from .allocation_prices import allocated_law
+from .allocation_prices import allocated_law, for_draws
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile, as_profile, as_profiles
 from .ratios import RatioLaw, pair_law
@@ -172,7 +172,8 @@ def tuning_delta(
             the trained teachers.
 
     Raises:
-        InvalidArgument: a value out of range, or an allocation with a validation of its own.
+        InvalidArgument: a value out of range, an allocation with a validation of its own, or either of them with
+            promises about replacing a unit.
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(1.7, 1 / 35, 175)])
     >>> teacher.delta(1.7) < 1e-8 < tuning_delta(teacher, 1.7, runs=RandomRuns(mean=20)) < 1e-5
@@ -221,7 +222,9 @@ def _prices(
     Given a shared draw, a unit is held out in all runs or in none. With fresh draws it may be held out in some of them.
     """
     overlap = check_integer("overlap", overlap, low=1, high=10**6)
-    alone = () if validation is None else (as_profile("validation", validation),)
+    if allocation is not None or validation is not None:
+        training = tuple(for_draws("training", profile) for profile in training)
+    alone = () if validation is None else (for_draws("validation", validation),)
     if allocation is not None:
         if allocation.validation is not None:
             raise InvalidArgument("allocation", "one without a validation, which is an argument of its own", allocation)

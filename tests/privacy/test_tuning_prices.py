@@ -10,11 +10,13 @@ import pytest
 from dp_accounting import dp_event, rdp
 
 from darrm_torch import (
+    InvalidArgument,
     PrivacyGuarantee,
     PrivacyProfile,
     RandomAllocation,
     RandomRuns,
     allocated_epsilon,
+    self_bounding_epsilon,
     tuning_delta,
     tuning_epsilon,
 )
@@ -173,3 +175,23 @@ def test_the_price_holds_between_the_ranks_that_are_tried(mean: float, shape: fl
         loss = edge - below
         at_least = share * likely * (density(1 - likely + share) - math.exp(loss - epsilon) * density(likely))
         assert 0 < at_least < tuning_delta(one, loss, runs=runs)
+
+
+def test_promises_about_replacing_a_record_have_no_price_with_draws_or_a_validation() -> None:
+    replaced, runs = HALF.for_replacement(), RandomRuns(mean=3)
+    assert tuning_epsilon(replaced, 1e-4, runs=runs) > tuning_epsilon(HALF, 1e-4, runs=runs)
+    allocation = RandomAllocation(teachers=3)
+    for refused in (
+        lambda: tuning_epsilon(replaced, 1e-4, runs=runs, allocation=allocation),
+        lambda: tuning_epsilon(replaced, 1e-4, runs=runs, validation=HALF),
+        lambda: tuning_delta(HALF, 1.0, runs=runs, validation=replaced),
+        lambda: allocated_epsilon(replaced, allocation, 1e-4),
+        lambda: self_bounding_epsilon(replaced, allocation, 1e-4, allowance=1.0),
+    ):
+        with pytest.raises(InvalidArgument, match="adding or removing"):
+            refused()
+
+
+def test_a_joint_promise_stays_one_when_it_is_composed() -> None:
+    joint = PrivacyProfile(promises=HALF.promises, together=True)
+    assert all(one.together for one in (joint.compose(2), joint.compose(HALF), HALF.compose(joint)))
