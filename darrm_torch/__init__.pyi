@@ -1,8 +1,8 @@
 """What `darrm_torch` exports, and where each name lives: the one list, for type checkers and for lazy loading."""
 
 from . import federated as federated, lightning as lightning
-from .auditing import Audit as Audit, audit as audit
-from .cost_plots import plot_ledger as plot_ledger, plot_totals as plot_totals
+from .auditing import Audit as Audit, PipelineAudit as PipelineAudit, audit as audit, audit_pipeline as audit_pipeline
+from .cost_plots import plot_audit as plot_audit, plot_ledger as plot_ledger, plot_totals as plot_totals
 from .errors import (
     BudgetExceeded as BudgetExceeded,
     DarrmError as DarrmError,
@@ -128,6 +128,7 @@ from .teachers.shards import (
     forget_draws as forget_draws,
 )
 from .teachers.training import train_teachers as train_teachers
+from .teachers.tuning import TunedTeachers as TunedTeachers, tune_teachers as tune_teachers
 from .teachers.watching import watch_training as watch_training
 
 __version__: str

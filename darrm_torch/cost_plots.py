@@ -1,4 +1,4 @@
-"""Figures of what labels cost: each route to a total, and the spending of a ledger. See :mod:`darrm_torch.plots`."""
+"""Figures of what labels cost: the routes to a total, a ledger, an audit. See :mod:`darrm_torch.plots`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .arguments import checked
+from .auditing.pipelines import PipelineAudit
 from .errors import InvalidArgument, check_integer
 from .figures import COLOURS, axes_or_new, finished, looks
 from .labels.ledger import PrivacyLedger
 from .privacy.guarantees import PrivacyGuarantee, format_bound
 from .privacy.totals import TotalPrivacy
 
-__all__ = ["plot_ledger", "plot_totals"]
+__all__ = ["plot_audit", "plot_ledger", "plot_totals"]
 
 
 @checked
@@ -125,3 +126,36 @@ def plot_ledger(
     right.set_ylim(bottom=0)
     right.spines["top"].set_visible(False)
     return finished(axes, handles=[*axes.get_lines(), *right.get_lines()], loc="lower right")
+
+
+@checked
+def plot_audit(result: PipelineAudit, *, axes: Any = None) -> Any:
+    """Plots the epsilon that each route claims, that an audit found, and the largest that it could have found.
+
+    Args:
+        result: what :func:`~darrm_torch.audit_pipeline` returned.
+        axes: matplotlib Axes to draw on; None for new ones.
+
+    Returns:
+        The matplotlib Axes.
+
+    Raises:
+        DarrmError: matplotlib is not installed.
+
+    >>> from darrm_torch import audit_pipeline
+    >>> sums = lambda inputs, labels: lambda queries: queries @ inputs.sum(axis=0)
+    >>> records = [[0.0, 1.0], [1.0, 0.0]], [0, 1]
+    >>> plot_audit(audit_pipeline(sums, *records, claim=PrivacyGuarantee(epsilon=1.0))).get_title()
+    'Not refuted'
+    """
+    axes = axes_or_new(axes)
+    claims = {f"claimed by {one.name}": one.epsilon for one in result.routes if math.isfinite(one.epsilon)}
+    found = {f"at least, with {level:.1%}": result.lower_bound(level) for level in (0.95, 0.999)}
+    bars = (claims or {"claimed": result.claim.epsilon}) | found | {"largest bound in reach": result.reach()}
+    colours = [COLOURS[0]] * (len(bars) - 3) + [COLOURS[1]] * 2 + [COLOURS[7]]
+    axes.barh(list(bars), [value if math.isfinite(value) else 0.0 for value in bars.values()], color=colours)
+    axes.axvline(result.claim.epsilon, color="black", linewidth=0.8, linestyle=":")
+    axes.invert_yaxis()
+    axes.set(xlabel=f"epsilon (nats), at delta {format_bound(result.claim.delta, 3)}", ylabel="audit of the pipeline")
+    axes.set_title("REFUTED" if result.refuted else "Not refuted", fontsize=10)
+    return finished(axes, legend=False)

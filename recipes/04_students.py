@@ -8,8 +8,9 @@ labels of the same queries and is tested on images that neither it nor any teach
 several seeds, which choose the queries and the student's initial weights. The recipe prints the table and writes
 students.json to the run folder.
 
-With --soft, students also learn from the private teachers' noise-free majority and from the mean of their class
-probabilities, which cost the same: what all teachers together reveal.
+Soft labels are the mean of the private teachers' class probabilities. They cost what publishing these teachers does,
+however many there are. Where that is within the budget, they are the labels to use: they say which answers are doubtful
+(`python -m recipes.reproduce students` measures how much that helps).
 
 No source can beat the true labels. GNMax gives the same guarantee for one label with teachers that are not private.
 """
@@ -49,8 +50,12 @@ from .options import quieten
 
 demo = importlib.import_module("recipes.01_private_labels")
 
-SOURCES = {"darrm-optimal": "DaRRM, optimal", "gnmax-exact": "GNMax, exact", "true": "true labels"}
-SOFT = {"noise-free": "votes, no noise", "mean": "mean probabilities"}  # with --soft; both cost what all teachers do
+SOURCES = {
+    "darrm-optimal": "DaRRM, optimal",
+    "gnmax-exact": "GNMax, exact",
+    "mean": "soft labels",
+    "true": "true labels",
+}
 KINDS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "noise-aware": {"aware": True},
@@ -105,7 +110,7 @@ def teach(
     else:
         data = PrivateLabelDataModule(ensemble, task.public_images, **how)
     transition = None
-    if aware and source not in ("true", *SOFT):
+    if aware and source not in ("true", "mean"):
         transition = label_transition(ensemble.mechanism, teachers=len(ensemble.profiles), prior=PRIOR)
     student = StudentModule(student_network(), transition=transition, consistency=consistency)
     labels = data.labels.argmax(dim=1) if data.labels.is_floating_point() else data.labels
@@ -115,7 +120,7 @@ def teach(
 
 
 def study(
-    folder: Path, *, seeds: int, steps: int, kinds: dict[str, dict[str, Any]] = KINDS, soft: bool = False
+    folder: Path, *, seeds: int, steps: int, kinds: dict[str, dict[str, Any]] = KINDS
 ) -> dict[str, dict[str, dict[str, list[float]]]]:
     """The accuracies of labels and student, one per seed, for each kind of student and source of labels."""
     stored = json.loads((folder / "settings.json").read_text())
@@ -127,19 +132,17 @@ def study(
     make_private_folder(home / "ledgers")
     ensembles = experiment.build_ensembles(home, settings, private, plain)
     ensembles["true"] = ensembles["darrm-optimal"]  # never asked
-    if soft:
-        votes = ensembles["noise-free"]
-        ensembles["mean"] = dt.PrivateMajorityEnsemble(
-            experiment.load_models(private),
-            dt.MeanProbabilities(classes=2),
-            profiles=votes.profiles,
-            overlap=votes.overlap,
-            delta=votes.delta,
-            ledger=dt.PrivacyLedger(home / "ledgers" / "mean.ledger"),
-        )
+    votes = ensembles["noise-free"]
+    ensembles["mean"] = dt.PrivateMajorityEnsemble(
+        experiment.load_models(private),
+        dt.MeanProbabilities(classes=2),
+        profiles=votes.profiles,
+        overlap=votes.overlap,
+        delta=votes.delta,
+        ledger=dt.PrivacyLedger(home / "ledgers" / "mean.ledger"),
+    )
     results: dict[str, dict[str, dict[str, list[float]]]] = {}
-    sources = [*SOURCES, *(SOFT if soft else ())]
-    runs = [(kind, source, seed) for kind in kinds for source in sources for seed in range(seeds)]
+    runs = [(kind, source, seed) for kind in kinds for source in SOURCES for seed in range(seeds)]
     for kind, source, seed in tqdm(runs, desc="students", unit="student", dynamic_ncols=True):
         accuracies = teach(
             source, ensembles[source], task, queries=settings.queries, seed=seed, steps=steps, **kinds[kind]
@@ -157,14 +160,10 @@ def table(results: dict[str, dict[str, dict[str, list[float]]]]) -> str:
         return f"{np.mean(accuracies):.3f} ({np.std(accuracies, ddof=min(1, len(accuracies) - 1)):.3f})"
 
     first = next(iter(results.values()))
-    sources = [source for source in SOURCES | SOFT if source in first]
-    rows = {"labels themselves": {source: first[source]["labels"] for source in sources}}
-    rows |= {kind: {source: row[source]["student"] for source in sources} for kind, row in results.items()}
-    wide = 18 if sources == list(SOURCES) else 20
-    lines = [f"{'':<19}" + "".join(f"{(SOURCES | SOFT)[source]:>{wide}}" for source in sources)]
-    lines += [
-        f"{name:<19}" + "".join(f"{cell(row[source]):>{wide}}" for source in sources) for name, row in rows.items()
-    ]
+    rows = {"labels themselves": {source: first[source]["labels"] for source in SOURCES}}
+    rows |= {kind: {source: row[source]["student"] for source in SOURCES} for kind, row in results.items()}
+    lines = [f"{'':<19}" + "".join(f"{title:>15}" for title in SOURCES.values())]
+    lines += [f"{name:<19}" + "".join(f"{cell(row[source]):>15}" for source in SOURCES) for name, row in rows.items()]
     return "\n".join(lines)
 
 
@@ -174,9 +173,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=Path("runs/students"))
     parser.add_argument("--seeds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="training steps of a student (default: %(default)s)")
-    parser.add_argument(
-        "--soft", action="store_true", help="also students of noise-free votes and of mean probabilities (soft labels)"
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -188,7 +184,7 @@ def run(options: argparse.Namespace) -> int:
     elif settings := settings_of_recipe_01(options):
         raise UsageError(f"{options.run} has its own settings; {option_names(settings)} would need a new folder")
     quieten()
-    results = study(options.run, seeds=options.seeds, steps=options.steps, soft=options.soft)
+    results = study(options.run, seeds=options.seeds, steps=options.steps)
     experiment.write_whole(options.run / "students.json", json.dumps(results, indent=1))
     print(
         f"\nAccuracy: mean over {options.seeds} seeds, in brackets the standard deviation of one.\n\n{table(results)}"
@@ -200,7 +196,7 @@ def settings_of_recipe_01(options: argparse.Namespace) -> list[str]:
     """Which settings of recipe 01 differ from their defaults."""
     defaults = argparse.ArgumentParser()
     add_arguments(defaults)
-    own = ("run", "seeds", "steps", "soft")
+    own = ("run", "seeds", "steps")
     return [name for name, value in vars(options).items() if name not in own and value != defaults.get_default(name)]
 
 

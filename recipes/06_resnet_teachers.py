@@ -1,97 +1,155 @@
-"""Teachers with a torchvision architecture: a ResNet whose batch normalisation the Opacus validator replaces.
+"""Images: heads on a public ResNet learn four kinds of clothes that it never saw; their labels teach a student.
 
-    python -m recipes.06_resnet_teachers
+    python -m recipes.06_resnet_teachers                 # a small ResNet, trained here on public images
+    python -m recipes.06_resnet_teachers --weights       # ResNet-18 with torchvision's weights, downloaded once
 
-Three teachers learn the 5,000 offline digits (even against odd). Batch normalisation mixes the records of a batch and
-keeps statistics that no accountant counts, so Opacus refuses it. GroupNorm normalises each record by itself.
+The data are Fashion-MNIST. Trousers, dresses, sandals, sneakers, bags and boots are public, and the small ResNet learns
+them. T-shirts, pullovers, coats and shirts are private: no public image shows one with its label. Each private image is
+in two of five shards, drawn at random and in secret. The ResNet is frozen, so its features are computed once for each
+image, and its batch normalisation reads statistics of public images only. A head is trained by DP-SGD on each shard.
+
+Prints the accuracies of labels and student, and of what else the same total buys. Noise and shards come from the
+operating system, so no two runs are equal. A run that is stopped goes on where it was.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import dataclasses
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
-from opacus import PrivacyEngine
-from opacus.validators import ModuleValidator
-from torch import nn
-from torch.utils.data import TensorDataset
-from torchvision.models.resnet import BasicBlock, ResNet
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, ResNet, ResNet18_Weights, resnet18
 
 import darrm_torch as dt
+from darrm_torch.cli.parser import Command
+from darrm_torch.cli.running import run_command
 
-from .data import load_task
+from . import rivals
+from .data import Task, load_all_classes
+from .options import quieten
+from .rivals import Labelled
 
-
-class Block(BasicBlock):
-    """The torchvision block without its in-place addition, which Torch forbids on outputs of Opacus' hooks."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Two convolutions and a shortcut."""
-        shortcut = x if self.downsample is None else self.downsample(x)
-        inner = self.relu(self.bn1(self.conv1(x)))
-        return self.relu(self.bn2(self.conv2(inner)) + shortcut)
+PRIVATE_CLASSES = [0, 2, 4, 6]  # T-shirt, pullover, coat, shirt
+PUBLIC_CLASSES = [1, 3, 5, 7, 8, 9]
+PUBLIC_IMAGES, PRIVATE_IMAGES, QUERIES = 6000, 12_000, 1000  # the first of their classes; the numbers are public
+PLAN = rivals.Plan(
+    total=dt.PrivacyGuarantee(epsilon=1.0, delta=1e-5),
+    teachers=5,
+    overlap=2,
+    records=PRIVATE_IMAGES,
+    classes=len(PRIVATE_CLASSES),
+    unit="image",
+    private=dt.TrainingSettings(batch_size=480, epochs=6, learning_rate=1.0),
+    plain=dt.TrainingSettings(noise_multiplier=None, batch_size=64, epochs=6, learning_rate=0.1),
+    one=dt.TrainingSettings(batch_size=1200, epochs=6, learning_rate=1.0),
+    student_epochs=3,
+)
 
 
 def small_resnet() -> nn.Module:
-    """The first two stages of a ResNet for small grey images, ready for DP-SGD."""
-    network = ResNet(Block, [1, 1, 1, 1])
+    """The first two stages of a ResNet for small grey images; returns features (B, 128)."""
+    network = ResNet(BasicBlock, [1, 1, 1, 1])
     network.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
-    # The noise grows with the number of weights, and small shards cannot train the other stages.
-    network.layer3 = network.layer4 = nn.Identity()
-    network.fc = nn.Linear(128, 2)
-    network = ModuleValidator.fix(network)  # BatchNorm becomes GroupNorm
-    for layer in network.modules():
-        if isinstance(layer, nn.ReLU):
-            layer.inplace = False  # see Block
-    ModuleValidator.validate(network, strict=True)
+    network.layer3 = network.layer4 = network.fc = nn.Identity()
     return network
 
 
-BATCH_SIZE = 64
+def resnet_of_torchvision(*, download: bool) -> nn.Module:
+    """ResNet-18 for grey images, whose weights were trained on ImageNet; returns features (B, 512)."""
+    network = resnet18(weights=ResNet18_Weights.DEFAULT if download else None)
+    grey = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
+    grey.weight.data = network.conv1.weight.data.sum(dim=1, keepdim=True)  # one channel stands for three
+    network.conv1, network.fc = grey, nn.Identity()
+    return network
 
 
-def train_teacher(images: torch.Tensor, labels: torch.Tensor, *, shard_size: int, epochs: int) -> tuple[Any, ...]:
-    """Train one teacher by DP-SGD as in the Opacus tutorial; returns the network, its engine and its optimizer."""
-    network, engine = small_resnet(), PrivacyEngine()
-    private, optimizer, loader = engine.make_private(
-        module=network,
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.5),
-        data_loader=dt.declared_loader(TensorDataset(images, labels), shard_size=shard_size, batch_size=BATCH_SIZE),
-        noise_multiplier=1.5,
-        max_grad_norm=1.0,
-    )
-    optimizer.expected_batch_size = BATCH_SIZE  # declared, like the loader's rate and steps
+def of_classes(images: Tensor, classes: Tensor, wanted: Sequence[int], *, at_most: int | None = None) -> Labelled:
+    """The images of some classes, which are numbered from 0."""
+    rows = torch.isin(classes, torch.tensor(wanted)).nonzero().flatten()[:at_most]
+    return images[rows], torch.searchsorted(torch.tensor(wanted), classes[rows])
+
+
+def train_backbone(images: Tensor, classes: Tensor, *, epochs: int) -> nn.Module:
+    """The small ResNet, trained on public images without privacy."""
+    torch.manual_seed(0)
+    backbone = small_resnet()
+    network = nn.Sequential(backbone, nn.Linear(128, len(PUBLIC_CLASSES)))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     for _ in range(epochs):
-        for batch, targets in loader:
+        for batch in torch.randperm(len(images)).split(128):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(private(batch), targets).backward()
+            nn.functional.cross_entropy(network(images[batch]), classes[batch]).backward()
             optimizer.step()
-    return private, engine, optimizer
+    return backbone
 
 
-def main(*, teachers: int = 3, epochs: int = 8, limit: int | None = None) -> None:
-    """Train, buy labels, print the report."""
-    task = load_task("mnist-5000", limit=limit)
-    shards = dt.assign_shards(len(task.private_labels), teachers=teachers)
-    shard_size = (limit or task.declared_records) // teachers  # a declared number: the shards' true sizes are private
-    trained = [
-        train_teacher(task.private_images[s], task.private_labels[s], shard_size=shard_size, epochs=epochs)
-        for s in shards
-    ]
-    models, engines, optimizers = zip(*trained, strict=True)
-    ensemble = dt.PrivateMajorityEnsemble.from_opacus(
-        models,
-        engines,
-        optimizers=optimizers,
-        delta=1e-4,
-        allowance=1,
-        allocation=shards.allocation,
-        accept=["constants"],  # nothing in Opacus shows that rate, steps and divisor were declared; they were
+def build(file: Path, *, weights: bool, frozen: bool) -> nn.Module:
+    """The public backbone, frozen or not, and a new head."""
+    backbone = resnet_of_torchvision(download=False) if weights else small_resnet()
+    backbone.load_state_dict(torch.load(file, weights_only=True))
+    head = nn.Linear(512 if weights else 128, len(PRIVATE_CLASSES))
+    nn.init.zeros_(head.weight)  # random weights would only add to the noise
+    return nn.Sequential(
+        backbone.requires_grad_(not frozen), nn.LayerNorm(head.in_features, elementwise_affine=False), head
     )
-    labels = ensemble(task.public_images[:100])
-    print(f"{len(labels)} labels, {int((labels == task.public_labels[: len(labels)]).sum())} of them right\n")
-    print(ensemble.privacy_report())
+
+
+def compare(folder: Path, task: Task, plan: rivals.Plan, *, weights: bool) -> rivals.Results:
+    """The backbone, and teachers and rivals on it."""
+    file = folder / ("resnet18.pt" if weights else "backbone.pt")
+    if not file.exists():
+        public = of_classes(task.private_images, task.private_labels, PUBLIC_CLASSES, at_most=PUBLIC_IMAGES)
+        backbone = resnet_of_torchvision(download=True) if weights else train_backbone(*public, epochs=3)
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(backbone.state_dict(), file)
+    return rivals.compare(
+        folder,
+        plan,
+        private=of_classes(task.private_images, task.private_labels, PRIVATE_CLASSES, at_most=PRIVATE_IMAGES),
+        queries=of_classes(task.public_images, task.public_labels, PRIVATE_CLASSES, at_most=QUERIES),
+        heldout=of_classes(task.heldout_images, task.heldout_labels, PRIVATE_CLASSES),
+        build_teacher=functools.partial(build, file, weights=weights, frozen=True),
+        build_student=functools.partial(build, file, weights=weights, frozen=False),
+        seed=0,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this recipe's options."""
+    parser.add_argument("--weights", action="store_true", help="ResNet-18 with torchvision's weights (a download)")
+    parser.add_argument("--run", type=Path, default=Path("runs/resnet"), help="run folder (default: %(default)s)")
+    parser.add_argument("--limit", type=int, help="use only the first N images, for a trial", metavar="N")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The recipe, step by step."""
+    quieten()
+    task, plan = load_all_classes("fashion-mnist", limit=options.limit), PLAN
+    if options.limit is not None:
+        plan = dataclasses.replace(PLAN.small(), records=options.limit)
+    results = compare(options.run, task, plan, weights=options.weights)
+    print(rivals.summary([results], plan))
+    return 0
+
+
+COMMAND = Command(
+    summary=(__doc__ or "").partition("\n")[0],
+    example="python -m recipes.06_resnet_teachers",
+    add_arguments=add_arguments,
+    run=run,
+    stopped="stopped; run the same command again to go on",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; the exit status is 2 where the images are missing, which one line says."""
+    return run_command(COMMAND, arguments, prog="06_resnet_teachers")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

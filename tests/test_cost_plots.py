@@ -9,7 +9,7 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee, TotalPrivacy
-from darrm_torch.cost_plots import plot_ledger, plot_totals
+from darrm_torch.cost_plots import plot_audit, plot_ledger, plot_totals
 from tests.test_plots import rendered
 
 pytest.importorskip("matplotlib")
@@ -80,3 +80,22 @@ def test_a_ledger_of_one_batch_is_priced_by_its_own_rule() -> None:
     unknown = dt.PrivacyLedger()
     unknown.answer([b"a"], lambda new: [0])
     assert len(plot_ledger(unknown).figure.axes) == 1
+
+
+def test_an_audit_of_a_pipeline() -> None:
+    """Claims of all routes, the bounds found, and the largest in reach."""
+    inputs, labels = np.random.default_rng(1).normal(size=(40, 60)), np.arange(40) % 2
+    total = dt.total_privacy(teachers=[TEACHER] * 3, mechanism=dt.NoiseFreeMajority(), labels=1, delta=1e-4)
+    result = dt.audit_pipeline(
+        lambda x, y: lambda queries: queries @ ((2 * y[:, None] - 1) * x).sum(axis=0),
+        inputs,
+        labels,
+        claim=total,
+        runs=3,
+    )
+    axes = plot_audit(result)
+    rendered(axes)
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths[-3:] == [result.lower_bound(), result.lower_bound(0.999), result.reach()]
+    assert widths[0] == total.routes[0].epsilon
+    assert axes.get_title() == "REFUTED"

@@ -15,8 +15,10 @@ import darrm_torch as dt
 from tests.test_wrong_inputs import CALLS, PLACES, a_plan, network
 
 NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
+    "plot_audit",
     "plot_frontier",
     "train_teachers",
+    "tune_teachers",
     "load_teacher",
     "forget_draws",
     "DistributedEnsemble",
@@ -98,12 +100,14 @@ def test_every_export_that_users_call_has_an_example() -> None:
         "Voter": dt.PrivateLabeler,
         "DataDependentGuarantee": dt.DataDependentLoss,
         "DesignRow": dt.design,
+        "PipelineAudit": dt.audit_pipeline,
         "PrivacyReading": dt.read_privacy,
         "PrivacyRoute": dt.total_privacy,
         "SelfBoundingCertificate": dt.self_bounding_noise,
         "Shards": dt.assign_shards,
         "Strategy": dt.plan,
         "TotalPrivacy": dt.total_privacy,
+        "TunedTeachers": dt.tune_teachers,
         "WorstCase": dt.certify,
         "Design": dt.design,
         "OneModel": dt.plan,

@@ -36,6 +36,11 @@ VOTES = np.array([[2, 1], [0, 3]])
 
 
 @functools.cache
+def tuned_shards() -> dt.Shards:
+    return dt.assign_shards(6, teachers=2, holdout=0.2)
+
+
+@functools.cache
 def noise() -> dt.NoiseFunction:
     return dt.self_bounding_noise(teachers=3, allowance=1)
 
@@ -131,6 +136,14 @@ def a_grid() -> Any:
 
 def drawn_labels(new: Any) -> list[int]:
     return [1 for _ in new]
+
+
+def a_pipeline(inputs: Any, labels: Any) -> Any:
+    return lambda queries: np.zeros(len(queries))
+
+
+def an_audit() -> dt.PipelineAudit:
+    return dt.audit_pipeline(**CALLS["audit_pipeline"]())
 
 
 def total_of(labels: int) -> dt.TotalPrivacy:
@@ -266,6 +279,16 @@ CALLS: dict[str, Callable[[], Any]] = {
         "samples": 2000,
         "seed": 0,
     },
+    "audit_pipeline": lambda: {
+        "pipeline": a_pipeline,
+        "inputs": np.zeros((5, 4)),
+        "labels": np.array([0, 1, 0, 1, 0]),
+        "claim": HALF,
+        "canaries": 3,
+        "runs": 1,
+        "copies": 1,
+        "seed": 0,
+    },
     "calibrate_noise": lambda: {"total": HALF, "sample_rate": 0.05, "steps": 10},
     "certify": lambda: {
         "gamma": certified().gamma,
@@ -348,6 +371,7 @@ CALLS: dict[str, Callable[[], Any]] = {
         "labels": 2,
         "label_target": dt.PrivacyGuarantee(epsilon=1.0, delta=1e-4),
     },
+    "plot_audit": lambda: {"result": an_audit(), "axes": no_figure()},
     "plot_frontier": lambda: {"plan": a_plan(), "epsilons": [0.5], "axes": no_figure()},
     "plot_label_profile": lambda: {"noise": certified(), "teacher": HALF, "points": 3, "axes": no_figure()},
     "plot_ledger": lambda: {"ledger": used_ledger(), "axes": no_figure()},
@@ -383,6 +407,18 @@ CALLS: dict[str, Callable[[], Any]] = {
     },
     "RandomRuns": lambda: {"mean": 5.0, "shape": 1.0},
     "RandomRuns.chance_of_missing": lambda: (dt.RandomRuns(mean=5.0), {"share": 0.1}),
+    "tune_teachers": lambda: {
+        "folder": PLACES["teachers"],
+        "candidates": [dt.TrainingSettings(epochs=1, batch_size=2)],
+        "runs": dt.RandomRuns(mean=1.0),
+        "total": HALF,
+        "build_model": network,
+        "dataset": TensorDataset(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64)),
+        "shards": tuned_shards(),
+        "shard_size": 2,
+        "score_epsilon": 0.1,
+        "workers": 1,
+    },
     "tuning_delta": lambda: {"training": HALF, "epsilon": 0.5, "runs": dt.RandomRuns(mean=5.0)},
     "tuning_epsilon": lambda: {"training": HALF, "delta": 1e-4, "runs": dt.RandomRuns(mean=5.0)},
     "lightning.AccountantCheckpoint": lambda: {"engine": engine()},
@@ -462,10 +498,11 @@ PLACES: dict[str, Path] = {}  # filled by a fixture
 # Exports that nobody calls with values of their own.
 NOT_CALLED = {
     "Audit, Certificate, DataDependentGuarantee, Plan, PrivacyReading, PrivacyRoute, SelfBoundingCertificate": "",
-    "OneModel, Strategy, TeachersNeeded, TotalPrivacy, WorstCase": "results: the library makes them",
+    "OneModel, Strategy, TeachersNeeded, TotalPrivacy, TunedTeachers, WorstCase": "results: the library makes them",
     "LabelWarning*, *Exceeded*, *Error*, InvalidArgument*, PrivacyViolation*, UnprovenPrivacy*": "errors",
     "Mechanism*": "abstract: its methods are tested through every mechanism",
     "Design*": "results of design",
+    "PipelineAudit*": "results of audit_pipeline: tests/auditing/test_pipelines.py",
     "PrivacyProfile.for_unit": "named as in read_privacy(unit=, records_per_unit=)",
     "*.label_promise": "called by total_privacy",
     "VoteBatch*": "results of VoteFile",
@@ -634,6 +671,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
+    ("audit_pipeline", "canaries"): "None, 2",  # a number, or a pair
     ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], [], str array",  # a number, or ids
     ("train_teachers", "shards"): "ragged",  # of unlike sizes
     ("exact_self_bounding_delta", "allowance"): "inf",  # all teachers
@@ -670,7 +708,7 @@ ALSO_CALLED = {
 }
 
 
-SLOW_CALLS = {"DistributedEnsemble", "train_teachers"}  # one needs a process group, the other starts processes
+SLOW_CALLS = {"DistributedEnsemble", "train_teachers", "tune_teachers"}  # process groups, processes
 
 
 class TooLong(BaseException):

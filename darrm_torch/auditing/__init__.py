@@ -1,5 +1,6 @@
-"""Lower bounds from outside: draw from a mechanism, and bound its epsilon from below."""
+"""Lower bounds from outside: of a mechanism's epsilon, by its draws, and of a whole pipeline's, by canaries."""
 
 from .mechanisms import Audit, audit
+from .pipelines import PipelineAudit, audit_pipeline
 
-__all__ = ["Audit", "audit"]
+__all__ = ["Audit", "PipelineAudit", "audit", "audit_pipeline"]

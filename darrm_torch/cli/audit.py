@@ -8,7 +8,7 @@ from ..errors import InvalidArgument, PrivacyViolation
 from .files import read_text
 from .parser import Command, UsageError, one_of
 from .promises import add_teacher, read_teacher
-from .showing import fill, print_json, progress
+from .showing import check_figure, fill, print_json, progress, save_figure
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -35,14 +35,27 @@ def _add_arguments(parser: Any) -> None:
         "--samples", type=int, default=5_000_000, metavar="N", help="most labels on each data set (default: 5000000)"
     )
     parser.add_argument("--confidence", type=float, default=0.999, help="of the lower bound (default: 0.999)")
+    parser.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="or: your function from records to a release")
+    parser.add_argument("--records", metavar="MODULE:FUNCTION", help="returns the private inputs and labels")
+    parser.add_argument("--strength", default="gradient", type=one_of("gradient", "far-out", "mislabelled"),
+                        help="of the canaries: gradient (default), far-out or mislabelled")  # fmt: skip
+    parser.add_argument("--canaries", type=int, metavar="M", help="how many (default: 500, or one a dimension)")
+    parser.add_argument("--query-control", action="store_true", help="the function also takes queries: the canaries")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="how often to run the function (default: 1)")
+    parser.add_argument("--copies", type=int, default=0, metavar="N", help="of each canary, always in (default: 0)")
+    parser.add_argument("--plot", metavar="FILE", help="draw claims and bounds into this file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
     from ..auditing import audit
 
-    if (chosen.mechanism is None) == (chosen.noise is None):
-        raise UsageError("give --mechanism KIND, or --noise FILE (see darrm audit --help)")
+    if [chosen.mechanism, chosen.noise, chosen.pipeline].count(None) != 2:
+        raise UsageError("give --mechanism KIND, --noise FILE or --pipeline MODULE:FUNCTION (see darrm audit --help)")
+    if chosen.pipeline is not None:
+        return _run_pipeline(chosen)
+    if chosen.records is not None or chosen.plot is not None:
+        raise UsageError("--records and --plot go with --pipeline (see darrm audit --help)")
     mechanism = _from_file(chosen) if chosen.mechanism is None else _of_kind(chosen)
     claim = next((read_guarantee(text) for text in (chosen.claim, chosen.label_target) if text is not None), None)
     worst_case = _worst_case(mechanism, claim, chosen)
@@ -68,6 +81,40 @@ def _run(chosen: Any) -> int:
             )
         )
     return 0
+
+
+def _run_pipeline(chosen: Any) -> int:
+    """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
+    from ..auditing import audit_pipeline
+    from .networks import find_function
+
+    if chosen.records is None or chosen.claim is None:
+        raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
+    check_figure(chosen.plot)
+    pipeline, records = find_function("--pipeline", chosen.pipeline), find_function("--records", chosen.records)()
+    if not isinstance(records, tuple) or len(records) != 2:
+        raise InvalidArgument("--records", "a function that returns (inputs, labels)", type(records).__name__)
+    with progress(chosen.runs, "runs") as bar:
+        result = audit_pipeline(
+            pipeline,
+            *records,
+            claim=read_guarantee(chosen.claim),
+            strength=chosen.strength,
+            canaries=chosen.canaries,
+            query_control=chosen.query_control,
+            runs=chosen.runs,
+            copies=chosen.copies,
+            on_progress=lambda run: bar.update(),
+        )
+    if chosen.json:
+        print_json(result.to_dict())
+    else:
+        print("\n".join(map(fill, str(result).splitlines())))
+    if chosen.plot is not None:
+        from ..cost_plots import plot_audit
+
+        save_figure(plot_audit(result), chosen.plot)
+    return int(result.flagged)
 
 
 def _from_file(chosen: Any) -> Mechanism:
@@ -119,7 +166,7 @@ def _worst_case(mechanism: Mechanism, claim: PrivacyGuarantee | None, chosen: An
 
 
 COMMAND = Command(
-    summary="Try to refute a mechanism's guarantee of one label.",
+    summary="Try to refute the guarantee of a mechanism's label, or of a whole pipeline.",
     example="darrm audit --mechanism gnmax --teachers 11 --overlap 1 --label-target 1,1e-5",
     add_arguments=_add_arguments,
     run=_run,

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import InvalidArgument
 from .parser import one_line
 
-__all__ = ["build_network", "check_outputs", "competing", "load_model"]
+__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model"]
 
 
 def load_model(path: Path, build: str | None) -> Any:
@@ -48,23 +48,33 @@ def load_model(path: Path, build: str | None) -> Any:
     return network
 
 
-def build_network(name: str, place: str) -> Any:
-    """The network that the user's ``MODULE:FUNCTION`` returns."""
-    from torch import nn
-
+def find_function(name: str, place: str) -> Any:
+    """The user's ``MODULE:FUNCTION``."""
     module, _, function = place.partition(":")
     if not module or not function:
         raise InvalidArgument(name, "MODULE:FUNCTION", place, "For example mymodels:build.")
     sys.path.insert(0, os.getcwd())
     try:
-        network = getattr(importlib.import_module(module), function)()
+        return getattr(importlib.import_module(module), function)
     except Exception as error:  # the user's own code
         cure = f"{type(error).__name__}: {one_line(error)}. Modules are searched for here and among installed packages."
+        raise InvalidArgument(name, "MODULE:FUNCTION", place, cure) from None
+    finally:
+        sys.path.pop(0)
+
+
+def build_network(name: str, place: str) -> Any:
+    """The network that the user's ``MODULE:FUNCTION`` returns."""
+    from torch import nn
+
+    build = find_function(name, place)
+    try:
+        network = build()
+    except Exception as error:  # the user's own code
+        cure = f"{type(error).__name__}: {one_line(error)}"
         raise InvalidArgument(
             name, "MODULE:FUNCTION that returns a network and needs no arguments", place, cure
         ) from None
-    finally:
-        sys.path.pop(0)
     if not isinstance(network, nn.Module):
         raise InvalidArgument(name, "a function that returns a torch.nn.Module", type(network).__name__)
     return network

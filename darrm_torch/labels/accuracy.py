@@ -29,7 +29,7 @@ class AccuracyEstimate:
         right, wrong: noisy counts, for each class of the records or for each of equal bins of confidence; a noisy count
             may be negative.
         epsilon: what the release costs a held-out record.
-        by: what the counts are by, "class" or "confidence".
+        by: what the counts are by, "class", "confidence" or "all": one count of each.
         confidence: the probability, at least, with which an interval covers (theory, section 18).
 
     Raises:
@@ -43,7 +43,7 @@ class AccuracyEstimate:
     right: tuple[int, ...]
     wrong: tuple[int, ...]
     epsilon: float
-    by: Literal["class", "confidence"] = "class"
+    by: Literal["class", "confidence", "all"] = "class"
     confidence: float = 0.95
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is worth knowing before the first label: noise that buys nothing, a budget that pays for none, poor labels."""
+"""What is worth knowing before the first label: labels that are not kept, useless noise, no budget, poor labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..mechanisms.noise_free import NoiseFree, NoiseFreeMajority
 from ..privacy.totals import total_privacy
 from .ledger import PrivacyLedger
 
-__all__ = ["warn_before_labels"]
+__all__ = ["memory_ledger", "warn_before_labels"]
 
 _AGREE = 0.75  # of the teachers; as the planner's default prior expects
 _LITTLE = 0.1  # more than guessing
@@ -63,3 +63,15 @@ def warn_before_labels(
                 f"with chance {math.floor(chance * 100) / 100:.2f}. Allow more, or have more teachers",
                 LabelWarning,
             )
+
+
+def memory_ledger() -> PrivacyLedger:
+    """A ledger in memory for a caller who named none, with a warning."""
+    warn_caller(_IN_MEMORY)
+    return PrivacyLedger()
+
+
+_IN_MEMORY = (
+    "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "
+    "them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
+)

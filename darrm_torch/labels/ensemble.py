@@ -365,7 +365,7 @@ class PrivateMajorityEnsemble(nn.Module):
 
     # The compiler would rewrite the exact draws. This is torch.compiler.disable without importing the compiler now.
     @torch._disable_dynamo  # type: ignore[attr-defined]
-    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None) -> Tensor:
+    def forward(self, inputs: Structure, *, keys: Sequence[bytes] | None = None, guesses: Any = None) -> Tensor:
         """Private labels ``(B,)`` int64 on the device of ``inputs``; charged and stored before they are returned.
 
         Labels ``(B, F)`` with findings; soft labels ``(B, C)`` float32 with :class:`~darrm_torch.MeanProbabilities`.
@@ -377,6 +377,7 @@ class PrivateMajorityEnsemble(nn.Module):
                 only the first is ever voted on. ``None``: shapes and values, real numbers as float32, integers as
                 integers, without padding that an ``attention_mask`` names, see
                 ``darrm_torch.labels.identity.input_digests``.
+            guesses: a student's class probabilities ``(B, C)``, for :class:`InteractiveGNMax`.
 
         Raises:
             InvalidArgument: inputs that are not finite, that the teachers do not take, or whose outputs cannot vote;
@@ -389,7 +390,7 @@ class PrivateMajorityEnsemble(nn.Module):
         def counts(rows: Sequence[int], juries: BoolArray | None) -> Tensor:
             return self.sensitive_counts(inputs if len(rows) == len(keys) else rows_of(inputs, rows), juries=juries)
 
-        return torch.from_numpy(self._labeler.answer(keys, counts)).to(device_of(inputs))
+        return torch.from_numpy(self._labeler.answer(keys, counts, guesses=guesses)).to(device_of(inputs))
 
     @checked
     def check_budget(self, batches: Iterable[Structure] = (), *, keys: Sequence[bytes] | None = None) -> None:

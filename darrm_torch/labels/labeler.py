@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from ..arguments import checked
 from ..arrays import BoolArray, IntArray
-from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number, warn_caller
+from ..errors import BudgetExceeded, InvalidArgument, check_integer, check_number
 from ..mechanisms.base import Mechanism
+from ..mechanisms.interactive import informed
 from ..mechanisms.noise_free import NoiseFree
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
@@ -29,12 +31,12 @@ from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
 from ..teachers.structures import Structure, mapped, rows_of, size_of
-from .advice import warn_before_labels
+from .advice import memory_ledger, warn_before_labels
 from .identity import checked_inputs, input_keys
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .ledger_index import checked_keys
-from .questions import MISSING, checked_findings, counts_of_votes, question_keys
+from .questions import MISSING, checked_findings, counts_of_votes, question_keys, table_of
 from .report import report_as_dict, report_as_text
 from .voters import Voter, distinct_names
 from .voting import restored_labels, stored_labels
@@ -144,9 +146,7 @@ class PrivateLabeler:
             raise InvalidArgument("classes", f"{mechanism.classes} of them, as the mechanism needs", classes)
         check_built_for(mechanism, self.overlap, stated=overlap is not None)
         self.profiles = tuple(profiles)
-        if ledger is None:
-            warn_caller(_IN_MEMORY)
-        self.ledger = PrivacyLedger() if ledger is None else ledger
+        self.ledger = memory_ledger() if ledger is None else ledger
         self.mechanism = mechanism = kept_mechanism(self.ledger, mechanism)
         if delta is None:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
@@ -187,7 +187,9 @@ class PrivateLabeler:
     # --- labels ---------------------------------------------------------------------------------------------------
 
     @checked
-    def label(self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], npt.ArrayLike]) -> IntArray:
+    def label(
+        self, keys: Sequence[bytes], votes: npt.ArrayLike | Callable[[Sequence[int]], Any], *, guesses: Any = None
+    ) -> IntArray:
         """Private labels ``(B,)`` int64 for these votes, ``(B, F)`` of findings; charged and stored, then returned.
 
         Args:
@@ -197,6 +199,7 @@ class PrivateLabeler:
                 k has no vote; ``(K, B, F)`` for findings. K counts the teachers, in the order of ``teachers``. A
                 function returns the votes for the positions of the keys that are new; it is called at most once, after
                 the budget was checked.
+            guesses: a student's class probabilities ``(B, C)``, for :class:`InteractiveGNMax`.
 
         Raises:
             InvalidArgument: votes of another shape or another kind, or classes outside 0..C-1; nothing was charged.
@@ -211,7 +214,7 @@ class PrivateLabeler:
             new = self._checked_votes(ask(rows), *shape) if table is None else table[:, rows]
             return self._counts(new, [keys[row] for row in rows], juries)
 
-        return np.asarray(self.answer(keys, counted), dtype=np.int64)
+        return np.asarray(self.answer(keys, counted, guesses=guesses), dtype=np.int64)
 
     @checked
     def label_counts(self, keys: Sequence[bytes], counts: npt.ArrayLike) -> IntArray:
@@ -224,7 +227,7 @@ class PrivateLabeler:
         keys = checked_keys(keys)
         shape = (*self._shape(len(keys)), self._class_count())
         expected = f"integers of shape {shape}"
-        table = _table("counts", counts, expected)
+        table = table_of("counts", counts, expected)
         if table.dtype.kind not in "iu" or table.shape != shape:
             raise InvalidArgument("counts", expected, f"{table.dtype} of shape {table.shape}")
         table = table.astype(np.int64)
@@ -264,7 +267,9 @@ class PrivateLabeler:
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
 
     @checked
-    def answer(self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any]) -> Any:
+    def answer(
+        self, keys: Sequence[bytes], counts: Callable[[Sequence[int], BoolArray | None], Any], *, guesses: Any = None
+    ) -> Any:
         """The labels of these keys, for callers that count votes themselves.
 
         Args:
@@ -272,6 +277,7 @@ class PrivateLabeler:
             counts: returns the vote counts ``(rows, C)`` for the positions of the keys that are new, of the teachers
                 that are on the jury of each, ``(rows, K)``; of all teachers where that is ``None``. With findings both
                 have a further dimension F after the first. It is called at most once, after the budget was checked.
+            guesses: as for :meth:`label`.
 
         Returns:
             ``(B,)`` int64; ``(B, F)`` for findings; ``(B, C)`` float32 for mechanisms that release soft labels.
@@ -280,11 +286,14 @@ class PrivateLabeler:
             BudgetExceeded: as :meth:`label`.
         """
 
+        mechanism_for = informed(self.mechanism, guesses, math.prod(self._shape(len(keys))))
+
         def draw(questions: Sequence[int]) -> Sequence[int | bytes]:
             new = self._inputs_of(questions)
             juries = self._juries(len(questions))
             votes = counts(new, None if juries is None else juries.reshape(*self._shape(len(new)), -1))
-            return stored_labels(self.mechanism.aggregate(votes if self.findings is None else votes.reshape(-1, 2)))
+            votes = votes if self.findings is None else votes.reshape(-1, 2)
+            return stored_labels(mechanism_for(questions).aggregate(votes))
 
         with self._overlap_hint():
             answers = self.ledger.answer(question_keys(keys, self.findings), draw)
@@ -357,7 +366,7 @@ class PrivateLabeler:
     def _checked_votes(self, votes: Any, *shape: int) -> IntArray:
         """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher, each with F for findings."""
         classes, expected = self._class_count(), f"integers of shape {shape}"
-        table = _table("votes", votes, expected)
+        table = table_of("votes", votes, expected)
         if table.shape != shape or (table.dtype.kind not in "iu" and table.size):
             cure = f"Row k holds the votes of teacher k: {len(self.profiles)} teachers, one column for each key."
             got = f"{table.dtype} of shape {table.shape}"
@@ -426,13 +435,6 @@ def _as_json(terms: Mapping[str, Any]) -> str:
         raise InvalidArgument("rules", "facts that are ready for JSON", type(error).__name__, str(error)) from None
 
 
-def _table(name: str, values: npt.ArrayLike, expected: str) -> Any:
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
-        raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
-
-
 def _price(labels: int, **situation: Any) -> PrivacyGuarantee:
     return total_privacy(labels=labels, **situation).guarantee
 
@@ -441,9 +443,4 @@ _VOTES = (
     "Origin of the votes: each vote is computed from its input and the teacher that is named, and from nothing else. "
     "Whether a vote is missing does not depend on private records. Labels are protected, not votes: the party that "
     "runs the labeler sees the votes and is trusted with them, unless each site randomized its own."
-)
-
-_IN_MEMORY = (
-    "the labels have no ledger file: they are forgotten when the process ends, and a second run draws and pays for "
-    "them again. Pass ledger=PrivacyLedger(FILE), or ledger=PrivacyLedger() if that is what you want"
 )

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ..arrays import BoolArray, IntArray
 from ..errors import InvalidArgument
 
-__all__ = ["MISSING", "checked_findings", "counts_of_votes", "logits_by_finding", "question_keys"]
+__all__ = ["MISSING", "checked_findings", "counts_of_votes", "logits_by_finding", "question_keys", "table_of"]
 
 MISSING = -1
 
@@ -98,3 +100,11 @@ def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries
         votes[number, row] = int.from_bytes(chance, "big") % classes
     read = np.ones(votes.shape, dtype=np.bool_) if juries is None else juries.T
     return np.stack([((votes == one) & read).sum(axis=0) for one in range(classes)], axis=1)
+
+
+def table_of(name: str, values: npt.ArrayLike, expected: str) -> Any:
+    """``values`` as an array; otherwise ``name`` is refused."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
+        raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None

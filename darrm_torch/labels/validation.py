@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from ..arguments import checked
 from ..arrays import FloatArray, IntArray
@@ -18,7 +19,7 @@ from ..mechanisms.counts import private_counts
 from ..mechanisms.sampling import RandomBits
 from ..privacy.validation import PrivateValidation, Reads
 from ..teachers.checkpoints import weights_digest
-from ..teachers.records import batch_of, example_of, finite_rows
+from ..teachers.records import batch_of, data_digest, example_of, finite_rows
 from ..teachers.shards import Shards, as_shards
 from ..teachers.structures import Structure, call, logits_of, mapped, rows_of, size_of
 from .accuracy import AccuracyEstimate, keep_estimate
@@ -37,7 +38,7 @@ def validate(
     shards: Shards,
     *,
     of: Literal["labels", "teachers"] | nn.Module = "labels",
-    by: Literal["class", "confidence"] = "class",
+    by: Literal["class", "confidence", "all"] = "class",
     bins: int = 10,
     confidence: float = 0.95,
     insecure_seed: int | None = None,
@@ -55,12 +56,13 @@ def validate(
         dataset: the N private records, as for :func:`train_teachers`. Targets are numbers of classes, ``(N,)``: those
             in ``ensemble.classes``, or 0..C-1. A record that is not finite, or whose target is none of them, counts
             nowhere, silently.
-        shards: the draw that the teachers were trained on; only records in :attr:`Shards.held_out` are read.
+        shards: the draw that the teachers were trained on; only records in ``shards.held_out`` are read.
         of: "labels": those that the ensemble's mechanism would give; items that it leaves unanswered count nowhere.
             "teachers": one of them, drawn for each record: the accuracy of a single teacher. Or a student, which must
             have learned nothing private but labels that are charged.
         by: "class": counts for each class of the records. "confidence": for each of ``bins`` equal bins of the
             confidence, which is the share of votes for the label or the student's largest probability: calibration.
+            "all": one count of right and one of wrong, with the least noise for the accuracy of all.
         bins: the number of bins of confidence.
         confidence: of the intervals.
         insecure_seed: for tests: anyone who knows it knows the noise.
@@ -70,7 +72,7 @@ def validate(
 
     Raises:
         InvalidArgument: nothing was declared or held out, the declaration does not cover ``of``, the teachers were
-            trained on another draw, or inputs that the teachers do not take.
+            trained on another draw or other tensors, inputs that they do not take, or an ensemble with findings.
         UnprovenPrivacy: no bound covers a validation of these teachers: they promise nothing by themselves.
         BudgetExceeded: all declared releases were made, or the total exceeds the ledger's budget; nothing was drawn.
         DarrmError: a record could not be read. The reason is in the private folder of the shards, and nowhere else.
@@ -81,7 +83,7 @@ def validate(
     ...     [nn.Linear(4, 2) for _ in range(3)], NoiseFreeMajority(), allocation=shards.allocation,
     ...     profiles=[PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=0.5))] * 3, ledger=PrivacyLedger(),
     ... )
-    >>> dataset = torch.utils.data.TensorDataset(torch.randn(1000, 4), torch.randint(2, (1000,)))
+    >>> dataset = TensorDataset(torch.randn(1000, 4), torch.randint(2, (1000,)))
     >>> estimate = validate(ensemble, dataset, shards)
     >>> low, high = estimate.interval
     >>> 0 < low < estimate.accuracy < high < 1
@@ -94,17 +96,25 @@ def validate(
     _check(ensemble, shards, declared, reads)
     assert declared is not None
     if by == "confidence" and of == "teachers":
-        raise InvalidArgument("by", '"class" for teachers, whose votes have no confidence', by)
+        raise InvalidArgument("by", '"class" or "all" for teachers, whose votes have no confidence', by)
     answers = _answers(ensemble, of)
     example, target = batch_of(example_of(dataset), [0], _device(ensemble, of))
     as_shards(shards, records=len(dataset))
+    _check_data(dataset, shards)
     if getattr(target, "shape", None) != (1,):
         raise InvalidArgument("dataset", "one whose targets are numbers of classes", type(target).__name__)
-    classes = answers(example)[2]  # what the teachers do not take shows here, without a record
-    table = np.zeros((classes if by == "class" else bins, 2), dtype=np.int64)
+    try:
+        classes = answers(example)[2]  # zeros: what a network does not take shows here, without a record
+    except DarrmError:
+        raise
+    except Exception as error:  # the student's own
+        raise InvalidArgument("of", "a network that takes the inputs", type(of).__name__, str(error)) from None
+    table = np.zeros(({"class": classes, "confidence": bins, "all": 1}[by], 2), dtype=np.int64)
     try:
         for targets, (answered, sure, _) in _batches(ensemble, dataset, shards, _device(ensemble, of), answers):
-            places = targets if by == "class" else np.minimum((np.asarray(sure) * bins).astype(np.int64), bins - 1)
+            places = targets if by == "class" else np.zeros_like(targets)
+            if by == "confidence" and sure is not None:
+                places = np.minimum((sure * bins).astype(np.int64), bins - 1)
             known = (targets >= 0) & (targets < classes) & (answered >= 0)
             np.add.at(table, (places[known], (answered != targets)[known].astype(np.int64)), 1)
     except Exception as error:  # its text may show the record
@@ -149,7 +159,7 @@ def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateV
     if covers[reads] > covers[declared.reads]:
         raise InvalidArgument("of", f"covered by the declared reads={declared.reads!r}", reads, cure)
     drawn = {profile.reading.shard[0] for profile in ensemble.profiles if getattr(profile.reading, "shard", None)}
-    if drawn - {shards.draw}:
+    if drawn - {shards.draw} or len(shards) != len(ensemble.profiles):
         cure = "Those teachers may have been trained on records that this draw holds out."
         raise InvalidArgument("shards", "the draw that the teachers were trained on", "another draw", cure)
     total = ensemble.total_privacy(labels=max(1, ensemble.ledger.count))
@@ -162,6 +172,18 @@ def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateV
     budget = ensemble.ledger.budget
     if budget is not None and (total.epsilon > budget.epsilon or total.delta > budget.delta):
         raise BudgetExceeded(f"with the validation the total is {total.guarantee}, over the budget of {budget}")
+
+
+def _check_data(dataset: Any, shards: Shards) -> None:
+    """Refuse tensors that are not those of the training, such as the same rows in another order.
+
+    With ids records may come and go, and other data sets may be read with other transformations.
+    """
+    folder, keyed = shards.private_folder, shards.allocation is not None and shards.allocation.keyed
+    kept = [] if folder is None or keyed else [file.read_text() for file in folder.glob("*-data.sha256")]
+    if kept and isinstance(dataset, TensorDataset) and data_digest(dataset, shards) not in kept:
+        cure = "In another order of the rows, records that were trained on would be validated."
+        raise InvalidArgument("dataset", "the one that the teachers were trained on", "another", cure)
 
 
 def _batches(
@@ -204,19 +226,20 @@ def _answers(ensemble: PrivateMajorityEnsemble, of: Any) -> Callable[[Structure]
         return chosen.astype(np.int64), sure, counts.shape[1]
 
     def one_teacher(inputs: Structure) -> _Answers:
-        classes = ensemble.sensitive_counts(inputs).shape[1]
+        classes = ensemble._teachers.check(inputs, range(len(ensemble.profiles)))
         votes = ensemble.sensitive_votes(inputs).cpu().numpy()
         drawn = RandomBits().below(np.full(votes.shape[1], votes.shape[0]))
         return votes[drawn, np.arange(votes.shape[1])], None, classes
 
     @torch.no_grad()
     def student(inputs: Structure) -> _Answers:
-        before = of.training
+        modes = [(part, part.training) for part in of.modules()]
         of.eval()
         try:
             logits = logits_of(call(of, inputs)).float().cpu()
         finally:
-            of.train(before)
+            for part, mode in modes:
+                part.training = mode
         if logits.shape[1] == 1:
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         probabilities = logits.softmax(dim=1).nan_to_num().numpy()

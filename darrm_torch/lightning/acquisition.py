@@ -22,13 +22,13 @@ _VIEWS = 4
 
 
 def margin(student: nn.Module, inputs: Structure) -> Tensor:
-    """Minus the difference between the probabilities of the two most likely classes ``(B,)``.
+    """Minus the difference between the probabilities of the two most likely classes ``(B,)``; the mean over findings.
 
-    >>> margin(nn.Identity(), torch.tensor([[3.0, 0.0], [0.0, 0.0]])).tolist()[1]
-    -0.0
+    >>> margin(nn.Identity(), torch.tensor([[3.0, 0.0], [1.0, 0.0]])).double().round(decimals=2).tolist()
+    [-0.91, -0.46]
     """
-    best: Tensor = student(inputs).softmax(dim=1).topk(2, dim=1).values
-    return best[:, 1] - best[:, 0]
+    best: Tensor = student(inputs).softmax(dim=-1).topk(2, dim=-1).values
+    return (best[..., 1] - best[..., 0]).reshape(len(best), -1).mean(dim=1)
 
 
 def disagreement(student: nn.Module, inputs: Structure) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,28 @@ import numpy.typing as npt
 from ..arguments import as_array
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument
+from .base import Mechanism
 from .confident import ConfidentGNMax
 
-__all__ = ["InteractiveGNMax"]
+__all__ = ["InteractiveGNMax", "informed"]
+
+
+def informed(mechanism: Mechanism, guesses: Any, items: int) -> Callable[[Sequence[int]], Mechanism]:
+    """Returns a function: the mechanism for the items at these positions, with their guesses if there are any.
+
+    Raises:
+        InvalidArgument: guesses for another number of items, or for a mechanism that does not use them.
+    """
+    if guesses is None:
+        return lambda rows: mechanism
+    if not isinstance(mechanism, InteractiveGNMax):
+        raise InvalidArgument("guesses", "None, because only InteractiveGNMax uses them", type(mechanism).__name__)
+    table = as_array("guesses", guesses, _EXPECTED)
+    table = table.reshape(-1, *table.shape[-1:])  # those of several findings: (items, findings, 2)
+    if len(table) != items:
+        raise InvalidArgument("guesses", f"one row for each of the {items} questions", len(table))
+    mechanism.given(table)
+    return lambda rows: mechanism.given(table[list(rows)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +85,11 @@ class InteractiveGNMax(ConfidentGNMax):
         Raises:
             InvalidArgument: guesses that are no such numbers.
         """
-        expected = "probabilities of shape (items, classes), with rows that sum to 1"
-        table = as_array("guesses", guesses, expected).astype(np.float64)
+        table = as_array("guesses", guesses, _EXPECTED).astype(np.float64)
         if table.ndim != 2 or table.shape[1] != (self.classes or table.shape[1]):
-            raise InvalidArgument("guesses", expected, f"shape {table.shape}")
+            raise InvalidArgument("guesses", _EXPECTED, f"shape {table.shape}")
         if not (np.all(table >= 0) and np.all(np.abs(table.sum(axis=1) - 1) < 1e-3)):  # NaN is refused, too
-            raise InvalidArgument("guesses", expected, "others", "softmax makes them of logits.")
+            raise InvalidArgument("guesses", _EXPECTED, "others", "softmax makes them of logits.")
         informed = copy.copy(self)
         object.__setattr__(informed, "_guesses", table / table.sum(axis=1, keepdims=True))
         return informed
@@ -115,3 +133,6 @@ class InteractiveGNMax(ConfidentGNMax):
 
     def _listed_epsilon(self, *request: Any) -> float:
         return float("inf")  # the law depends on the guesses, too
+
+
+_EXPECTED = "probabilities of shape (items, classes), with rows that sum to 1"

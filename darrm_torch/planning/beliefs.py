@@ -7,7 +7,7 @@ privacy. Never take it from votes on private data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
 __all__ = ["Accuracy", "Belief", "check_any_prior", "stated_beliefs", "typical_votes"]
 
 Belief: TypeAlias = Prior | tuple[PluralityVotes, ...]
-Accuracy: TypeAlias = float | Sequence[float]
-"""Of one teacher; or a pair, of one teacher and of the majority or plurality of all of them."""
+Accuracy: TypeAlias = float | SupportsFloat | Sequence[float | SupportsFloat]
+"""Of one teacher; or a pair, of one teacher and of the majority or plurality of all; numbers or private estimates."""
 
 # `python -m benchmarks beliefs` chose these numbers on public data; docs/api/planning.rst says how.
 _TYPICAL, _CONCENTRATION = 0.8, 2.0

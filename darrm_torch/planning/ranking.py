@@ -220,7 +220,8 @@ def plan(
         plain_prior: how teachers trained without privacy are believed to vote. None: as ``plain_accuracy`` says, or
             else as ``prior``; where nothing is stated, one is as accurate as the majority of many private ones.
         teacher_accuracy: instead of ``prior``: the accuracy of one teacher, in (1 / C, 1), or a pair: of one teacher
-            and of the majority of all. The pair says how far the teachers err on the same items.
+            and of the majority of all. The pair says how far the teachers err on the same items. An estimate of
+            :func:`validate` may stand for a number: it is public.
         plain_accuracy: instead of ``plain_prior``: that of teachers trained without privacy.
         classes: C. With two, noise is DaRRM's; with more, tables of many classes take its place.
         allocation: how records were allocated to the teachers' shards, if each drew its shards at random and in

@@ -66,7 +66,7 @@ def assumptions_of(
         if fresh
         else "Votes: the same trained teachers vote on every input.",
         "Secrecy: only the labels are released: no votes, no counts, no teachers, no errors or logs of theirs and no "
-        "accuracy measured on private data.",
+        f"accuracy measured on private data{' but by the validation' * (validation is not None)}.",
         "Ledger: these labels are all that these teachers give out. What another ledger or another mechanism gives "
         "out adds to the cost.",
     ]

@@ -9,6 +9,7 @@ from .allocation import RandomAllocation
 from .allocation_prices import allocated_delta
 from .guarantees import PrivacyGuarantee, check_guarantee
 from .profiles import PrivacyProfile
+from .tuning_prices import RandomRuns, tuning_delta
 from .units import RECORD, ProtectedUnit
 
 __all__ = ["calibrate_noise"]
@@ -25,6 +26,8 @@ def calibrate_noise(
     overlap: int = 1,
     allocation: RandomAllocation | None = None,
     unit: ProtectedUnit = RECORD,
+    runs: RandomRuns | None = None,
+    validation: PrivacyProfile | None = None,
 ) -> float:
     """The smallest noise multiplier of DP-SGD with which all teachers together cost no more than ``total``.
 
@@ -37,6 +40,9 @@ def calibrate_noise(
         overlap: r, the number of teachers that one record can affect; ignored with an ``allocation``.
         allocation: how records were allocated to the teachers' shards, if at random and in secret.
         unit: what is protected, such as a patient with several records in the data of one teacher.
+        runs: if the teachers are the best of so many runs, see :func:`tuning_epsilon`; with an ``allocation``, each run
+            then draws its own.
+        validation: what the score of a run promises to held-out units, with ``runs``.
 
     Raises:
         InvalidArgument: an argument is out of range, or no noise is enough.
@@ -57,6 +63,11 @@ def calibrate_noise(
     def keeps(noise: float) -> bool:
         profile = PrivacyProfile.from_dp_sgd([(noise, sample_rate, steps)])
         profile = profile if unit == RECORD else profile.for_unit(unit.name, records=unit.records)
+        if runs is not None:
+            spent = tuning_delta(
+                profile, total.epsilon, runs=runs, overlap=overlap, allocation=allocation, validation=validation
+            )
+            return spent <= total.delta
         if allocation is not None:
             return allocated_delta(profile, allocation, total.epsilon) <= total.delta
         return profile.compose(overlap).delta(total.epsilon) <= total.delta

@@ -42,6 +42,7 @@ class PrivacyProfile:
         promises: ``(guarantees, count)`` entries: ``count`` releases, each with all of ``guarantees`` at once.
         reading: what :func:`darrm_torch.read_privacy` read, if it made the profile; ignored by comparisons.
         unlike: the profiles, one for each teacher, that :meth:`weakest` made this one from, if they differ.
+        together: whether it is about all teachers of an ensemble as one release, such as those that won a tuning.
         unit: what the curve protects, a record unless :meth:`for_unit` or :meth:`for_replacement` made the profile;
             ignored by comparisons.
 
@@ -60,6 +61,7 @@ class PrivacyProfile:
     reading: Any = field(default=None, compare=False, repr=False)
     unlike: tuple[PrivacyProfile, ...] = field(default=(), repr=False)
     unit: ProtectedUnit = field(default=RECORD, compare=False, repr=False)
+    together: bool = field(default=False, repr=False)
 
     __repr__ = short_repr
 
@@ -352,7 +354,8 @@ class PrivacyProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """The profile without its reading, ready for JSON; :meth:`from_dict` restores it exactly."""
-        more = {"unlike": [profile.to_dict() for profile in self.unlike]} if self.unlike else {}
+        more: dict[str, Any] = {"unlike": [one.to_dict() for one in self.unlike]} if self.unlike else {}
+        more |= {"together": True} if self.together else {}
         return {
             "dp_sgd": [list(run) for run in self.dp_sgd],
             "promises": [
@@ -389,7 +392,7 @@ class PrivacyProfile:
             unit = ProtectedUnit.from_dict(value["unit"]) if "unit" in value else RECORD
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgument("profile", "a dictionary written by PrivacyProfile.to_dict", value) from error
-        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit, together=bool(value.get("together")))
 
 
 def _run(noise: float, rate: float, steps: int, records: int = 1) -> DpSgdRun:

@@ -68,7 +68,8 @@ class Release:
         jury, teachers = getattr(self.mechanism, "jury", None), len(self.profiles)
         if jury is None or jury == teachers:
             return None
-        if self.validation is not None and (self.redrawn or self.validation.reads == "teachers"):
+        reads = self.validation and self.validation.reads
+        if reads == "teachers" or (reads == "labels" and self.redrawn):
             return None  # juries that label held-out inputs read further teachers
         return distinct_voters(teachers, labels=self.labels if self.redrawn else 1, jury=jury)
 

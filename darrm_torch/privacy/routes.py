@@ -253,6 +253,8 @@ ROUTES: dict[RouteKey, tuple[str, Callable[[Release], _Bound]]] = {
 
 def bound_of(key: RouteKey, release: Release) -> _Bound:
     """The bound of this route on the labels and, theory, section 17, on what is released about held-out units."""
+    if any(profile.together for profile in release.profiles):
+        return _together(key, release)
     (epsilon, explanation), validation = ROUTES[key][1](release), release.validation
     if validation is None or epsilon is None:
         return epsilon, explanation
@@ -264,4 +266,20 @@ def bound_of(key: RouteKey, release: Release) -> _Bound:
     return epsilon, (
         f"{explanation} A {release.unit.name} is trained on or held out, not both, so the validation, which costs "
         f"{format_bound(cost)}, does not add to that."
+    )
+
+
+def _together(key: RouteKey, release: Release) -> _Bound:
+    """Teachers that won a tuning depend on each other, and only their joint price is proven (theory, section 19)."""
+    joint, *others = set(release.profiles)
+    if key != "publishing":
+        return (
+            None,
+            "The teachers won a private tuning, so they depend on each other: only their joint price is proven.",
+        )
+    if others or release.validation is not None:
+        return math.inf, "A tuning prices the teachers of its best run together, and nothing beside them."
+    return joint.compose(release.rounds).epsilon(release.delta), (
+        "The teachers won a private tuning. The labels reveal no more than publishing them with their score. The bound "
+        "does not grow with the number of labels."
     )

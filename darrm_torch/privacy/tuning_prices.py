@@ -179,7 +179,7 @@ def tuning_delta(
     True
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
-    return _price(_parts(training), runs, overlap, allocation, _part(validation)).delta(epsilon)
+    return max(price.delta(epsilon) for price in _prices(_parts(training), runs, overlap, allocation, validation))
 
 
 @checked
@@ -199,15 +199,8 @@ def tuning_epsilon(
     [0.99, 1.32, 1.61]
     """
     delta = check_number("delta", delta, low=0.0, high=1.0)
-    price = _price(_parts(training), runs, overlap, allocation, _part(validation))
-    if price.delta(0.0) <= delta:
-        return 0.0
-    high = 1.0
-    while price.delta(high) > delta:
-        high *= 2
-        if high > _LARGEST:
-            return math.inf
-    return last_true(lambda epsilon: price.delta(epsilon) <= delta, high, 0.0, tolerance=1e-9)
+    prices = _prices(_parts(training), runs, overlap, allocation, validation)
+    return max(price.epsilon(delta) for price in prices)
 
 
 def _parts(training: object) -> tuple[PrivacyProfile, ...]:
@@ -216,28 +209,36 @@ def _parts(training: object) -> tuple[PrivacyProfile, ...]:
     return tuple(dict.fromkeys(as_profiles("training", training)))
 
 
-def _part(validation: PrivacyProfile | PrivacyGuarantee | None) -> PrivacyProfile | None:
-    return None if validation is None else as_profile("validation", validation)
+def _prices(
+    training: tuple[PrivacyProfile, ...],
+    runs: RandomRuns,
+    overlap: int,
+    allocation: RandomAllocation | None,
+    validation: PrivacyProfile | PrivacyGuarantee | None,
+) -> list[_Price]:
+    """The prices of which the largest counts.
+
+    Given a shared draw, a unit is held out in all runs or in none. With fresh draws it may be held out in some of them.
+    """
+    overlap = check_integer("overlap", overlap, low=1, high=10**6)
+    alone = () if validation is None else (as_profile("validation", validation),)
+    if allocation is not None:
+        if allocation.validation is not None:
+            raise InvalidArgument("allocation", "one without a validation, which is an argument of its own", allocation)
+        return [_price(training, runs, allocation, alone)]
+    together = tuple(profile.compose(overlap) for profile in training)
+    return [_price(part, runs, None, ()) for part in (together, alone) if part]
 
 
 @lru_cache(maxsize=64)
 def _price(
     training: tuple[PrivacyProfile, ...],
     runs: RandomRuns,
-    overlap: int,
     allocation: RandomAllocation | None,
-    validation: PrivacyProfile | None,
+    more: tuple[PrivacyProfile, ...],
 ) -> _Price:
-    overlap = check_integer("overlap", overlap, low=1, high=10**6)
-    if allocation is None:
-        laws = [pair_law(profile.compose(overlap)) for profile in training]
-    elif allocation.validation is not None:
-        raise InvalidArgument("allocation", "one without a validation, which is an argument of its own", allocation)
-    else:
-        laws = [allocated_law(profile, allocation) for profile in training]
-    if validation is not None:
-        laws.append(pair_law(validation))
-    return _Price(laws, runs)
+    trained = [pair_law(one) if allocation is None else allocated_law(one, allocation) for one in training]
+    return _Price([*trained, *map(pair_law, more)], runs)
 
 
 class _Price:
@@ -264,6 +265,17 @@ class _Price:
     def delta(self, epsilon: float) -> float:
         """Delta at ``epsilon`` for a unit that is removed or added, whichever is larger."""
         return float(min(1.0, max(self._delta(law, epsilon) for law in self._laws)))
+
+    def epsilon(self, delta: float) -> float:
+        """The smallest epsilon with that delta, rounded up; ``math.inf`` if there is none."""
+        if self.delta(0.0) <= delta:
+            return 0.0
+        high = 1.0
+        while self.delta(high) > delta:
+            high *= 2
+            if high > _LARGEST:
+                return math.inf
+        return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, 0.0, tolerance=1e-9)
 
     def _delta(self, law: RatioLaw, epsilon: float) -> float:
         factor = math.exp(min(epsilon, _LARGEST)) * (1 - law.value_error - _SLACK)

@@ -42,7 +42,7 @@ class PrivateValidation:
     reads: Reads = "labels"
 
     def __post_init__(self) -> None:
-        epsilon = check_number("epsilon", self.epsilon, low=2.0**-16, high=64.0)
+        epsilon = check_number("epsilon", self.epsilon, low=2.0**-12, high=64.0)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "releases", check_integer("releases", self.releases, low=1, high=1000))
         if not isinstance(self.reads, str) or self.reads not in ("labels", "teachers", "student"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from ..arguments import checked, is_dense
 from ..errors import InvalidArgument
 from ..files import keep_copy, write_whole
 from ..limits import MOST_BYTES, check_file, check_unpacked
+from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
 
 __all__ = [
     "FORMAT",
@@ -27,11 +29,13 @@ __all__ = [
     "check_format",
     "common_constants",
     "common_weights",
+    "copy_teacher",
     "equal_bits",
     "filled_buffers",
     "load_teacher",
     "migrate",
     "read_teacher_file",
+    "tuned_profile",
     "weights_digest",
 ]
 
@@ -280,6 +284,14 @@ def migrate(file: Path) -> None:
             os.utime(temporary, ns=(written, written))
 
 
+def copy_teacher(file: Path, target: Path, facts: Mapping[str, Any], *, written: int) -> None:
+    """Copy a file of :func:`train_teachers` with other ``facts`` and another time in it."""
+    record = torch.load(file, weights_only=True, map_location="cpu")
+    with write_whole(target, private=True) as temporary:
+        torch.save(record | facts, temporary)
+        os.utime(temporary, ns=(written, written))
+
+
 @checked
 def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, Any]:
     """Load a teacher's weights into ``model`` and return the rest of the file.
@@ -348,3 +360,11 @@ def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
         expected = "a file with module_state_dict and privacy_accountant_state_dict"
         raise InvalidArgument("source", expected, str(path), cure)
     return checkpoint
+
+
+def tuned_profile(record: Mapping[str, Any]) -> PrivacyProfile | None:
+    """What a tuning promises about all teachers of the run that won; None for other teachers."""
+    if "tuning" not in record:
+        return None
+    epsilon, delta = record["tuning"]["question"]["total"]
+    return replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)

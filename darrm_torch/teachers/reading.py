@@ -31,6 +31,7 @@ from .checkpoints import (
     filled_buffers,
     read_teacher_file,
     state_of,
+    tuned_profile,
     weights_digest,
 )
 from .findings import Finding, refuse_unless_accepted
@@ -278,7 +279,7 @@ def read_privacy(
         watched=watched,
         notes=tuple(notes),
     )
-    return replace(profile, reading=reading)
+    return replace(tuned_profile(record) or profile, reading=reading)
 
 
 @checked

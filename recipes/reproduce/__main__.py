@@ -40,6 +40,7 @@ NAMES = (
     "frontier",
     "comparison",
     "study",
+    "students",
 )
 
 
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """The function that computes each result."""
-    from . import comparison, curves, gaussian, labels, losses, regions, strategies, study
+    from . import comparison, curves, gaussian, labels, losses, regions, strategies, students, study
 
     def accuracy(source: str) -> Callable[[], object]:
         return lambda: labels.accuracy(
@@ -140,6 +141,9 @@ def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
             data_folder=options.data_folder,
             limit=options.limit,
             minutes=options.minutes,
+        ),
+        "students": lambda: students.students(
+            options.folder / "students", data_folder=options.data_folder, limit=options.limit
         ),
     }
 

@@ -218,3 +218,62 @@ def test_what_a_voter_writes_into_its_inputs_does_not_reach_another() -> None:
     voters = [Site("a", spoils), Site("b", lambda inputs: seen.append(inputs.clone()) or [1, 1]), Site("c", [1, 1])]
     labeler(teachers=voters)(torch.ones(2, 3) * torch.tensor([[1.0], [2.0]]))
     assert seen[0].tolist() == [[1.0] * 3, [2.0] * 3]
+
+
+# --- guesses of a student ---
+
+SURE = dt.InteractiveGNMax(threshold=25, sigma_check=0.5, sigma=0.5, delta=1e-5, confidence=0.9)
+
+
+def opinions(*ones: int) -> np.ndarray:
+    """Votes of 50 teachers, of which so many say 1 about each input."""
+    return (np.arange(50)[:, None] < np.array(ones)).astype(np.int64)
+
+
+def test_guesses_decide_where_the_teachers_add_nothing() -> None:
+    mine = labeler(50, mechanism=SURE)
+    keys, votes = [b"agree", b"unsure", b"news"], opinions(49, 30, 2)
+    guesses = torch.tensor([[0.01, 0.99], [0.4, 0.6], [0.01, 0.99]])
+    assert mine.label(keys, votes, guesses=guesses).tolist() == [1, -1, 0]
+    assert mine.ledger.count == 3  # items without an answer of the teachers count, too
+    assert mine.label(keys[::-1], votes[:, ::-1], guesses=1 - guesses).tolist() == [0, -1, 1]  # as they were
+    assert mine.label([b"agree", b"new"], opinions(0, 0), guesses=[[0.5, 0.5], [0.02, 0.98]]).tolist() == [1, 0]
+    assert mine.ledger.count == 4
+    assert mine.total_privacy(labels=4) == labeler(50, mechanism=SURE).total_privacy(labels=4)
+
+
+def test_guesses_about_several_findings() -> None:
+    mine = labeler(50, mechanism=SURE, findings=["edema", "effusion"])
+    votes = np.stack([opinions(49, 2), opinions(30, 2)], axis=2)
+    guesses = [[[0.01, 0.99], [0.4, 0.6]], [[0.01, 0.99], [0.95, 0.05]]]
+    assert mine.label([b"one", b"two"], votes, guesses=guesses).tolist() == [[1, -1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "guesses", "message"),
+    [
+        (dt.NoiseFreeMajority(), [[0.5, 0.5]] * 2, "only InteractiveGNMax uses them"),
+        (SURE, [[0.5, 0.5]], "one row for each of the 2 questions"),
+        (SURE, [[0.5, 0.6]] * 2, "rows that sum to 1"),
+        (SURE, [[0.2, 0.3, 0.5]] * 2, "as the guesses are|classes"),
+        (SURE, "sure", "probabilities"),
+        (SURE, 0.5, "one row for each"),
+    ],
+)
+def test_wrong_guesses_cost_nothing(mechanism: dt.Mechanism, guesses: Any, message: str) -> None:
+    mine = labeler(50, mechanism=mechanism)
+    with pytest.raises(dt.InvalidArgument, match=message):
+        mine.label([b"a", b"b"], opinions(49, 2), guesses=guesses)
+    assert mine.ledger.count == 0
+
+
+def test_an_ensemble_takes_the_guesses_of_a_student() -> None:
+    torch.manual_seed(0)
+    teachers = [nn.Linear(2, 2) for _ in range(50)]
+    for teacher in teachers:
+        teacher.weight.data += 20 * torch.eye(2)
+    ensemble = dt.PrivateMajorityEnsemble(teachers, SURE, overlap=1, ledger=dt.PrivacyLedger())
+    inputs = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert ensemble(inputs, guesses=torch.tensor([[0.98, 0.02], [0.98, 0.02]])).tolist() == [0, 1]
+    assert ensemble(inputs).tolist() == [0, 1]
+    assert ensemble.ledger.count == 2

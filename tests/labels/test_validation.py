@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import darrm_torch as dt
+from darrm_torch.teachers.records import data_digest
 from tests.labels.helpers import Says
 
 TEACHER = dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.5, delta=1e-6))
@@ -85,7 +87,9 @@ def test_a_random_teacher_a_student_and_calibration() -> None:
     assert [r + w for r, w in zip(sure.right, sure.wrong, strict=True)] == [0, 0, len(inputs)]
     halves = dt.validate(labeler, dataset, shards, by="confidence", bins=4, insecure_seed=0)
     assert [r + w for r, w in zip(halves.right, halves.wrong, strict=True)] == [0, 0, split, len(inputs) - split]
-    with pytest.raises(dt.InvalidArgument, match='by must be "class" for teachers'):
+    together = dt.validate(ensemble(), dataset, shards, by="all", insecure_seed=0)
+    assert (sum(sure.right), sum(sure.wrong)) == (*together.right, *together.wrong)
+    with pytest.raises(dt.InvalidArgument, match='by must be "class" or "all" for teachers'):
         dt.validate(labeler, dataset, shards, of="teachers", by="confidence")
     with pytest.raises(dt.BudgetExceeded, match="4 releases of a validation were declared, and all were made"):
         dt.validate(labeler, dataset, shards, of=Says(0.7))
@@ -122,6 +126,15 @@ def test_a_record_that_cannot_be_read_is_named_in_private_only(tmp_path: Path) -
     assert "secret" in (tmp_path / "private" / "failed-validation.txt").read_text()
     with pytest.raises(dt.DarrmError, match="The reason is not shown"):
         dt.validate(ensemble(), Unreadable(), data()[1])
+
+
+def test_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    dataset, private = data()[0], tmp_path / "private"
+    shards = dt.assign_shards(400, teachers=3, holdout=0.5, private_folder=private)
+    (private / "teacher-data.sha256").write_text(data_digest(dataset, shards))  # as train_teachers does
+    dt.validate(ensemble(), dataset, shards)
+    with pytest.raises(dt.InvalidArgument, match="dataset must be the one that the teachers were trained on"):
+        dt.validate(ensemble(), TensorDataset(*(part.flip(0) for part in dataset.tensors)), shards)
 
 
 def test_the_total_covers_the_validation_from_the_start() -> None:
@@ -174,6 +187,16 @@ def refusals() -> dict[str, tuple[Any, Any, str]]:
             dt.UnprovenPrivacy,
             "can change its answer to every held-out record",
         ),
+        "shards of other teachers": (
+            call(ensemble(), dt.assign_shards(400, teachers=4, holdout=0.5)),
+            dt.InvalidArgument,
+            "the draw that the teachers were trained on",
+        ),
+        "a student of other inputs": (
+            call(ensemble(), of=nn.Linear(5, 2)),
+            dt.InvalidArgument,
+            "of must be a network that takes the inputs",
+        ),
         "findings": (
             call(ensemble(findings=["fever"])),
             dt.InvalidArgument,
@@ -212,7 +235,7 @@ def test_a_ledger_of_another_validation_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_whole_way(tmp_path: Path) -> None:
-    """Train on what is not held out, within a total that covers both; validate; plan with the estimates."""
+    """Train on what is not held out, within a total that covers both; validate; some of the teachers are refused."""
     torch.manual_seed(0)
     inputs = torch.randn(300, 2)
     dataset = TensorDataset(inputs, (inputs[:, 0] > 0).long())
@@ -227,7 +250,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
         shard_size=70,
         settings=dt.TrainingSettings(batch_size=35, epochs=1, noise_multiplier=None),
         total=total,
-        workers=1,
+        executor=ThreadPoolExecutor(1),
         progress=False,
     )
     models = [network() for _ in files]
@@ -238,8 +261,8 @@ def test_the_whole_way(tmp_path: Path) -> None:
     )
     assert labeler.allocation == shards.allocation
     assert labeler.total_privacy(labels=10).epsilon <= 4.0
-    both = dt.validate(labeler, dataset, shards, of="teachers"), dt.validate(labeler, dataset, shards)
-    dt.plan(teachers=3, label_target=total, teacher_accuracy=both[1].interval[1])
+    assert dt.validate(labeler, dataset, shards, of="teachers").of == "teachers"
+    assert dt.validate(labeler, dataset, shards).of == "labels"
     other = dt.assign_shards(300, teachers=3, holdout=0.3, validation=declared)
     with pytest.raises(dt.InvalidArgument, match="the draw that the teachers were trained on"):
         dt.validate(labeler, dataset, other)

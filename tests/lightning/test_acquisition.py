@@ -51,6 +51,8 @@ def test_margins_by_hand() -> None:
     inputs = torch.tensor([[0.0, 5.0], [1.0, 0.0], [-2.0, 0.0]])
     expected = [0.0, 1 - 2 / (1 + torch.tensor(-1.0).exp()), 1 - 2 / (1 + torch.tensor(-2.0).exp())]
     torch.testing.assert_close(margin(EDGE, inputs), torch.tensor(expected))
+    findings = torch.stack([EDGE(inputs), torch.zeros(3, 2)], dim=1)  # (B, F, 2), the second as undecided as can be
+    torch.testing.assert_close(margin(nn.Identity(), findings), torch.tensor(expected) / 2)
 
 
 def test_views_disagree_most_at_the_boundary() -> None:

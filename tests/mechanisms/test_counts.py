@@ -26,7 +26,7 @@ def coverage(units: int, accuracy: float, epsilon: float, cells: int, *, runs: i
 
 
 def test_the_interval_covers() -> None:
-    # Of 40 runs at a rate of 95 percent, fewer than 33 cover in one of 2,000 trials.
+    # Of 40 runs at a rate of 95 percent, fewer than 33 cover in one of 1,400 trials.
     assert coverage(150, 0.93, 0.3, 2, runs=40) >= 33 / 40
     assert coverage(150, 0.93, 0.3, 2, runs=40, ignored=True) < 33 / 40  # without the noise it does not
 

@@ -129,6 +129,10 @@ def test_the_worst_candidate_and_the_score_count_and_do_not_add_up() -> None:
     assert tuning_delta([strong, weak, strong], 0.6, runs=runs) == alone
     assert tuning_delta(strong, 0.6, runs=runs, validation=weak) == alone
     assert tuning_delta(strong, 0.6, runs=runs, validation=strong) < alone
+    # Given a shared draw a unit is held out in all runs or in none: fresh draws can mix the two.
+    gaussian, allocation = PrivacyProfile.from_dp_sgd([(8.0, 1.0, 1)]), RandomAllocation(teachers=1)
+    mixed = tuning_delta(gaussian, 0.6, runs=runs, validation=weak, allocation=allocation)
+    assert mixed >= tuning_delta(gaussian, 0.6, runs=runs, validation=weak)
 
 
 @pytest.mark.parametrize(("mean", "shape"), LAWS)

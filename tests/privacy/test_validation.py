@@ -153,9 +153,9 @@ def test_a_jury_covers_the_validation_of_its_labels_only() -> None:
         == total(MeanProbabilities(jury=2), "student").epsilon
         < total(MeanProbabilities(jury=2), "teachers").epsilon
     )
-    redrawn = NoiseFreeMajority(jury=1, redrawn=True)
+    redrawn = MeanProbabilities(jury=2, redrawn=True)
     assert total(redrawn, "student").epsilon < total(redrawn, "labels").epsilon == total(redrawn, "teachers").epsilon
-    assert total(redrawn, "labels").epsilon == total(NoiseFreeMajority(), "labels").epsilon
+    assert total(redrawn, "labels").epsilon == total(MeanProbabilities(), "labels").epsilon
 
 
 def test_plain_teachers_have_no_price_and_could_not() -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import darrm_torch as dt
 from darrm_torch.teachers.dp_sgd import train_teacher
 from recipes import data
-from recipes.reproduce import comparison, linear, published, study
+from recipes.reproduce import comparison, linear, published, students, study
 
 fashion_mnist = pytest.mark.skipif(
     not data.DEBIAN_FOLDER.exists(), reason="Debian's dataset-fashion-mnist is not installed"
@@ -191,3 +191,40 @@ def test_a_small_comparison_keeps_what_it_says(tmp_path: Path) -> None:
     assert len(result.tables) == 3
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert 0.5 < np.array(result.data["scores"]).mean() < 1
+
+
+def test_students_of_chosen_questions_and_of_true_labels_are_compared_within_a_seed() -> None:
+    def scores(shift: float) -> students.Scores:
+        sizes = {f"{name} {size}": 0.8 for name in students.ACQUIRE for size in (25, 50, 75, 100)}
+        labels = {"random labels": 0.9, "true labels": 0.8 + shift, "majority": 0.8, "mean probabilities": 0.81 + shift}
+        return sizes | labels | {"margin 100": 0.82 + shift}
+
+    found = {name: [scores(0.0), scores(0.01)] for name in ("5v8", "5v7")}
+    gaps, chosen = students.report(found, rate=8.0, seeds=(1, 2), steps=1, queries=100).tables
+    assert [row[0] for row in gaps.rows] == list(students.SOURCES)
+    assert [row[-1] for row in gaps.rows] == ["", "1.0", "-1.0"]
+    assert gaps.rows[2][-2] == "-1.0 (0.0)"
+    assert gaps.rows[1][-2] == "+0.5 (6.4)"  # 12.71 standard errors of two seeds, 0.5 each
+    assert chosen.rows[-2][:2] == (100, "margin")
+    assert chosen.rows[-2][-1] == "+2.5 (0.9)"
+    assert [row[-1] for row in chosen.rows[::3]] == [""] * 3
+
+
+@pytest.mark.slow
+@fashion_mnist
+def test_small_students_are_measured_once(tmp_path: Path) -> None:
+    folder = tmp_path / "limit-200"
+    folder.mkdir()
+    (folder / "digits-even-odd.json").write_text(json.dumps({f"{students.DESIGN.name} 0.25": [0.5, 0.6, 0.7, 0.6]}))
+    (folder / "noise.json").write_text(json.dumps({f"{students.DESIGN.name} 0.25": 2.0}))
+    small = partial(students.students, tmp_path, pairs=("5v8",), seeds=(1,), steps=2, queries=8, limit=200)
+    result = small()
+    (scores,) = result.data["scores"]["5v8"]
+    asked = [f"{name} {size}" for name in students.ACQUIRE for size in (2, 4, 6, 8)]
+    assert {*asked, *students.SOURCES} < scores.keys()
+    assert scores["random 2"] == scores["margin 2"] == scores["disagreement 2"]
+    assert all(0 <= score <= 1 for score in scores.values())
+    (file,) = folder.glob("5v8-seed-*.json")
+    stamp = file.stat().st_mtime_ns
+    assert small().tables == result.tables
+    assert file.stat().st_mtime_ns == stamp

@@ -1,0 +1,291 @@
+"""Text: LoRA teachers on a transformer learn the topics of Debian packages; their labels teach a student.
+
+    pip install 'darrm-torch[adapters,demo]'
+    python -m recipes.11_text_teachers              # five splits of the data
+    python -m recipes.11_text_teachers --seeds 0    # one of them
+
+The texts are the one-line synopses that `apt-cache dumpavail` prints, one for each source package; the labels are four
+topics, made of Debian's sections. One record, the unit of privacy, is one source package with its topic. The synopses
+of libraries and of programs about other things are public. They make the base: a tokenizer, word vectors, and a small
+ModernBERT that learns to guess words and sections. No public text has one of the four topics as its label.
+
+Each private record is in two of five shards, drawn at random and in secret. On each shard a LoRA adapter and a head are
+trained by Opacus. The five models label public synopses, and the labels train a student.
+
+Prints the accuracies of labels and student, and of what else the same total buys. A seed splits the data; the noise and
+the shards come from the operating system, so no two runs are equal. A run that is stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import darrm_torch as dt
+from darrm_torch.cli.parser import Command
+from darrm_torch.cli.running import run_command
+from darrm_torch.errors import DarrmError, check_integer
+
+from . import rivals
+from .options import quieten
+
+TOPICS = {
+    "games": ["games"],
+    "science": ["science", "math", "electronics", "hamradio"],
+    "media": ["sound", "video", "graphics"],
+    "network": ["net", "web", "mail", "httpd", "comm", "news"],
+}
+TOKENS, LENGTH, WIDTH = 4000, 16, 96
+PAD, UNKNOWN, MASK = "[PAD]", "[UNK]", "[MASK]"
+ADAM = torch.optim.Adam
+PLAN = rivals.Plan(
+    total=dt.PrivacyGuarantee(epsilon=2.0, delta=1e-5),
+    teachers=5,
+    overlap=2,
+    records=3800,
+    classes=len(TOPICS),
+    unit="source package",
+    private=dt.TrainingSettings(batch_size=380, epochs=10, learning_rate=2e-2, optimizer=ADAM),
+    plain=dt.TrainingSettings(noise_multiplier=None, batch_size=50, epochs=5, learning_rate=3e-3, optimizer=ADAM),
+    one=dt.TrainingSettings(batch_size=950, epochs=10, learning_rate=2e-2, optimizer=ADAM),
+    student_epochs=10,
+)
+
+
+FEWEST = 20_000  # source packages, of the 30,000 of a Debian release
+
+
+def read_synopses() -> list[tuple[str, str]]:
+    """Synopsis and section of each source package that this machine's package lists name, without repeated texts."""
+    try:
+        listing = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        listing = ""
+    sources: dict[str, tuple[str, str, str]] = {}
+    for paragraph in listing.split("\n\n"):
+        fields = dict(re.findall(r"^([A-Z][\w-]*): *(.*)$", paragraph, flags=re.MULTILINE))
+        text = fields.get("Description", fields.get("Description-en", "")).lower()
+        if text and "Section" in fields:
+            name = fields["Package"]  # the first of a source's packages stands for it
+            one = (name, text, fields["Section"].rpartition("/")[2])
+            source = fields.get("Source", name).partition(" ")[0]
+            sources[source] = min(one, sources.get(source, one))
+    found = {text: section for _, text, section in sorted(sources.values(), reverse=True)}
+    if len(found) < FEWEST:
+        raise DarrmError(
+            f"apt-cache dumpavail names {len(found)} source packages, not the 30,000 of a Debian release: run the "
+            "recipe on Debian, after `apt-get update` as root"
+        )
+    return sorted(found.items())
+
+
+@dataclass(frozen=True)
+class Task:
+    """The texts of one split. ``public`` has sections other than the four topics'; ``queries`` have no label."""
+
+    public: list[tuple[str, str]]
+    private: list[tuple[str, int]]
+    queries: list[tuple[str, int]]
+    heldout: list[tuple[str, int]]
+
+
+def split(synopses: Sequence[tuple[str, str]], *, seed: int) -> Task:
+    """Of the packages of the four topics three quarters are private, an eighth are queries, an eighth is held out."""
+    topic_of = {section: number for number, name in enumerate(TOPICS) for section in TOPICS[name]}
+    public = [(text, section) for text, section in synopses if section not in topic_of]
+    topical = [(text, topic_of[section]) for text, section in synopses if section in topic_of]
+    order = np.random.default_rng(seed).permutation(len(topical))
+    topical, part = [topical[place] for place in order], len(topical) // 8
+    return Task(public, topical[2 * part :], topical[:part], topical[part : 2 * part])
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, (N, LENGTH) each."""
+    how = {"padding": "max_length", "truncation": True, "max_length": LENGTH, "return_tensors": "pt"}
+    encoded = tokenizer(list(texts), **how)
+    return encoded["input_ids"], encoded["attention_mask"]
+
+
+def train_tokenizer(texts: Sequence[str]) -> Any:
+    """A tokenizer of word pieces."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from tokenizers.normalizers import BertNormalizer
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+    from tokenizers.trainers import WordPieceTrainer
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer: Any = Tokenizer(WordPiece(unk_token=UNKNOWN))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+    special = [PAD, UNKNOWN, MASK]
+    trainer: Any = WordPieceTrainer(vocab_size=TOKENS, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNKNOWN, mask_token=MASK)
+
+
+def word_vectors(ids: Tensor) -> Tensor:
+    """Vectors (TOKENS, WIDTH) of tokens: factors of the positive mutual information of two tokens in one text."""
+    pairs = (ids[:, :, None] * TOKENS + ids[:, None, :]).flatten()
+    together = torch.bincount(pairs, minlength=TOKENS**2).reshape(TOKENS, TOKENS).float().fill_diagonal_(0)
+    together[:3] = together[:, :3] = 0  # padding, unknown and masked
+    often = together.sum(dim=1)
+    context = often**0.75
+    ratio = together * context.sum() / (often[:, None] * context).clamp(min=1e-9)
+    left, scale, _ = torch.svd_lowrank(ratio.clamp(min=1).log(), WIDTH, niter=4)
+    return nn.functional.normalize(left * scale.sqrt(), dim=1)
+
+
+def train_base(folder: Path, texts: Sequence[str], sections: Sequence[str], *, epochs: int, seed: int) -> None:
+    """Train the public tokenizer and transformer and store them in ``folder`` as `save_pretrained` does.
+
+    From a text with 40 % of its tokens masked, the mean of the last layer learns to predict the masked tokens and the
+    section. An empty section is unknown.
+    """
+    from transformers import ModernBertConfig, ModernBertForSequenceClassification
+
+    torch.manual_seed(seed)
+    tokenizer = train_tokenizer(texts)
+    ids, attention = encode(tokenizer, texts)
+    special = dict.fromkeys(["bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"])
+    model = ModernBertForSequenceClassification(
+        ModernBertConfig(
+            vocab_size=TOKENS, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=LENGTH, classifier_pooling="mean", num_labels=len(TOPICS), pad_token_id=0,
+            **special,
+        )
+    )  # fmt: skip
+    vectors = model.model.embeddings.tok_embeddings.weight
+    with torch.no_grad():
+        vectors.copy_(word_vectors(ids))
+    names = sorted({*sections} - {""})
+    known = torch.tensor([names.index(name) if name else -100 for name in sections])
+    words, section = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, len(names))
+    parameters = [*model.parameters(), *words.parameters(), *section.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, epochs * (len(ids) // 256) + 1)
+    model.train()
+    for _ in range(epochs):
+        for batch in torch.randperm(len(ids))[: len(ids) // 256 * 256].split(256):
+            masked = (torch.rand(len(batch), LENGTH) < 0.4) & (ids[batch] > 2)
+            pooled = model.head(mean_of(model, ids[batch].masked_fill(masked, 2), attention[batch]))
+            likely = (words(pooled) @ vectors.T).log_softmax(dim=1).gather(1, ids[batch])
+            loss = nn.functional.cross_entropy(section(pooled), known[batch]) - likely[masked].mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def load_base(folder: Path) -> nn.Module:
+    """The public transformer with a new head for the four topics."""
+    from transformers import ModernBertForSequenceClassification
+
+    model = ModernBertForSequenceClassification.from_pretrained(folder, local_files_only=True)
+    for parameter in model.classifier.parameters():
+        nn.init.zeros_(parameter)  # random weights of a head would only add to the noise
+    return model.train()
+
+
+def load_teacher(folder: Path) -> nn.Module:
+    """The public transformer, frozen, with a new LoRA adapter and a new head."""
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    adapter = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, lora_alpha=8, target_modules=["Wqkv"])
+    return get_peft_model(load_base(folder), adapter)
+
+
+def mean_of(model: Any, ids: Tensor, attention: Tensor) -> Tensor:
+    """The mean of the last layer over the tokens of a text, (B, WIDTH)."""
+    kept = attention.unsqueeze(-1)
+    hidden: Tensor = model.model(input_ids=ids, attention_mask=attention).last_hidden_state
+    return (hidden * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+
+
+@torch.no_grad()
+def by_names(base: Path, tokenizer: Any, rows: tuple[Tensor, Tensor]) -> Tensor:
+    """The topic whose sections' names are nearest in the base: what the public data can do without any label."""
+    model = load_base(base).eval()
+    names = encode(tokenizer, [" ".join(sections) for sections in TOPICS.values()])
+    texts, topics = (nn.functional.normalize(mean_of(model, *part), dim=1) for part in (rows, names))
+    return (texts @ topics.T).argmax(dim=1)
+
+
+def run_seed(folder: Path, synopses: Sequence[tuple[str, str]], *, seed: int, plan: rivals.Plan) -> rivals.Results:
+    """Everything for one split of the data."""
+    from transformers import AutoTokenizer
+
+    task, base, unfinished = split(synopses, seed=seed), folder / "base", folder / "unfinished"
+    if not base.exists():
+        texts = [text for text, _ in [*task.public, *task.queries]]
+        sections = [*(section for _, section in task.public), *[""] * len(task.queries)]
+        train_base(unfinished, texts, sections, epochs=min(2, plan.student_epochs), seed=seed)
+        unfinished.rename(base)
+    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+    private, queries, heldout = (
+        (encode(tokenizer, [text for text, _ in part]), torch.tensor([topic for _, topic in part]))
+        for part in (task.private, task.queries, task.heldout)
+    )
+    return rivals.compare(
+        folder,
+        plan,
+        private=private,
+        queries=queries,
+        heldout=heldout,
+        build_teacher=functools.partial(load_teacher, base),
+        build_student=functools.partial(load_base, base),
+        public=functools.partial(by_names, base, tokenizer),
+        seed=seed,
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this recipe's options."""
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="splits (default: 0 1 2 3 4)")
+    parser.add_argument("--run", type=Path, default=Path("runs/text"), help="run folder (default: %(default)s)")
+    parser.add_argument("--small", action="store_true", help="one epoch of everything, to see that it runs")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The recipe for each seed."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    quieten()
+    plan, seeds = PLAN.small() if options.small else PLAN, options.seeds
+    for seed in seeds:
+        check_integer("seeds", seed, low=0, high=2**32 - 1)
+    synopses = read_synopses()
+    results = [run_seed(options.run / f"seed-{seed}", synopses, seed=seed, plan=plan) for seed in seeds]
+    print(rivals.summary(results, plan))
+    return 0
+
+
+COMMAND = Command(
+    summary=(__doc__ or "").partition("\n")[0],
+    example="python -m recipes.11_text_teachers --seeds 0",
+    add_arguments=add_arguments,
+    run=run,
+    stopped="stopped; run the same command again to go on",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; the exit status is 2 where the texts are missing, which one line says."""
+    return run_command(COMMAND, arguments, prog="11_text_teachers")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
