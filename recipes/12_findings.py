@@ -105,7 +105,8 @@ def one_model(folder: Path, task: Task, records: int) -> nn.Module:
     steps = ONE_MODEL.steps_per_epoch(records)
     noise = dt.calibrate_noise(TOTAL, sample_rate=1 / steps, steps=steps * ONE_MODEL.epochs)
     shards, settings = [np.arange(len(task.private_labels))], replace(ONE_MODEL, noise_multiplier=noise)
-    _, (model,) = train(folder / "one-model", task, shards, records, settings, private_folder=folder / "private")
+    where = {"private_folder": folder / "private", "name": "one-model"}
+    _, (model,) = train(folder / "one-model", task, shards, records, settings, **where)
     return model
 
 

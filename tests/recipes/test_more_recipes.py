@@ -169,6 +169,9 @@ def test_findings_killed_in_the_middle_and_resumed(
     assert len(trained) == findings.TEACHERS
     assert set(results) == set(findings.COLUMNS)
     assert np.mean(results["true labels"]) > np.mean(results["majority"])
+    task = data.load_all_classes("auto", limit=1000)
+    again = findings.label(tmp_path / "run-0", task, data.PUBLISHED[task.source])  # the whole run can be repeated
+    assert again.ledger.count == 1250
     shown = " ".join(capsys.readouterr().out.split())
     assert "1250 labels, one for each finding (footwear, long sleeves, opens in front, covers the legs, for" in shown
     assert "Each record drew 1 of 11 shards in secret" in shown
