@@ -128,9 +128,16 @@ BOUNDS: tuple[Bound, ...] = (
         Bound(benchmark="plurality", case=f"C=10, K=11, m={allowance}", ratio="accuracy_at_0.7", at_least=least)
         for allowance, least in ((1, 0.69), (2, 0.87), (3, 0.94), (5, 0.98))
     ),
-    Bound(benchmark="backbones", case="20 heads on one ResNet-18", ratio="memory", at_most=1.15, sizes=("full",)),
-    Bound(
-        benchmark="backbones", case="20 heads on one ResNet-18", ratio="times_one_pass", at_most=1.3, sizes=("full",)
+    *(
+        Bound(
+            benchmark="backbones",
+            case=f"20 heads on one ResNet-18, {shape}",
+            ratio=ratio,
+            at_most=most,
+            sizes=("full",),
+        )
+        for shape in ("16 x 3 x 224 x 224", "64 x 3 x 32 x 32")
+        for ratio, most in (("memory", 1.15), ("times_one_pass", 1.3))
     ),
     *(
         Bound(benchmark="backbones", case=f"{case} in files, {inputs} inputs", ratio=ratio, at_most=most, sizes=(size,))

@@ -28,6 +28,7 @@ from torchvision.models.resnet import BasicBlock, ResNet, ResNet18_Weights, resn
 import darrm_torch as dt
 from darrm_torch.cli.parser import Command
 from darrm_torch.cli.running import run_command
+from darrm_torch.errors import check_integer
 
 from . import rivals
 from .data import Task, load_all_classes
@@ -101,7 +102,8 @@ def build(file: Path, *, weights: bool, frozen: bool) -> nn.Module:
 
 def compare(folder: Path, task: Task, plan: rivals.Plan, *, weights: bool) -> rivals.Results:
     """The backbone, and teachers and rivals on it."""
-    file = folder / ("resnet18.pt" if weights else "backbone.pt")
+    folder = folder / ("resnet18" if weights else "small")
+    file = folder / "backbone.pt"
     if not file.exists():
         public = of_classes(task.private_images, task.private_labels, PUBLIC_CLASSES, at_most=PUBLIC_IMAGES)
         backbone = resnet_of_torchvision(download=True) if weights else train_backbone(*public, epochs=3)
@@ -129,9 +131,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     quieten()
-    task, plan = load_all_classes("fashion-mnist", limit=options.limit), PLAN
+    plan = PLAN
     if options.limit is not None:
+        check_integer("limit", options.limit, low=100)
         plan = dataclasses.replace(PLAN.small(), records=options.limit)
+    task = load_all_classes("fashion-mnist", limit=options.limit)
     results = compare(options.run, task, plan, weights=options.weights)
     print(rivals.summary([results], plan))
     return 0

@@ -146,7 +146,7 @@ def word_vectors(ids: Tensor) -> Tensor:
     return nn.functional.normalize(left * scale.sqrt(), dim=1)
 
 
-def train_base(folder: Path, texts: Sequence[str], sections: Sequence[str], *, epochs: int, seed: int) -> None:
+def train_base(folder: Path, texts: Sequence[str], sections: Sequence[str], *, seed: int) -> None:
     """Train the public tokenizer and transformer and store them in ``folder`` as `save_pretrained` does.
 
     From a text with 40 % of its tokens masked, the mean of the last layer learns to predict the masked tokens and the
@@ -173,18 +173,18 @@ def train_base(folder: Path, texts: Sequence[str], sections: Sequence[str], *, e
     words, section = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, len(names))
     parameters = [*model.parameters(), *words.parameters(), *section.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, epochs * (len(ids) // 256) + 1)
+    batches = torch.randperm(len(ids)).split(256)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, len(batches) + 1)
     model.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(ids))[: len(ids) // 256 * 256].split(256):
-            masked = (torch.rand(len(batch), LENGTH) < 0.4) & (ids[batch] > 2)
-            pooled = model.head(mean_of(model, ids[batch].masked_fill(masked, 2), attention[batch]))
-            likely = (words(pooled) @ vectors.T).log_softmax(dim=1).gather(1, ids[batch])
-            loss = nn.functional.cross_entropy(section(pooled), known[batch]) - likely[masked].mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
+    for batch in batches:
+        masked = (torch.rand(len(batch), LENGTH) < 0.4) & (ids[batch] > 2)
+        pooled = model.head(mean_of(model, ids[batch].masked_fill(masked, 2), attention[batch]))
+        likely = (words(pooled) @ vectors.T).log_softmax(dim=1).gather(1, ids[batch])
+        loss = nn.functional.cross_entropy(section(pooled), known[batch]) - likely[masked].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -231,7 +231,7 @@ def run_seed(folder: Path, synopses: Sequence[tuple[str, str]], *, seed: int, pl
     if not base.exists():
         texts = [text for text, _ in [*task.public, *task.queries]]
         sections = [*(section for _, section in task.public), *[""] * len(task.queries)]
-        train_base(unfinished, texts, sections, epochs=min(2, plan.student_epochs), seed=seed)
+        train_base(unfinished, texts, sections, seed=seed)
         unfinished.rename(base)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
     private, queries, heldout = (
@@ -267,8 +267,10 @@ def run(options: argparse.Namespace) -> int:
     plan, seeds = PLAN.small() if options.small else PLAN, options.seeds
     for seed in seeds:
         check_integer("seeds", seed, low=0, high=2**32 - 1)
-    synopses = read_synopses()
-    results = [run_seed(options.run / f"seed-{seed}", synopses, seed=seed, plan=plan) for seed in seeds]
+    synopses, results = read_synopses(), []
+    for seed in seeds:
+        results.append(run_seed(options.run / f"seed-{seed}", synopses, seed=seed, plan=plan))
+        print(f"Seed {seed}\n{rivals.table(results[-1:])}\n", flush=True)
     print(rivals.summary(results, plan))
     return 0
 

@@ -19,6 +19,8 @@ import darrm_torch as dt
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.structures import Rows
 
+from .report import paragraph
+
 Labelled = tuple[Any, Tensor]  # inputs, a tensor or a tuple of tensors; and the class of each
 TITLES = {
     "private": "private ensemble",
@@ -183,15 +185,14 @@ def table(results: Sequence[Results]) -> str:
 def summary(results: Sequence[Results], plan: Plan) -> str:
     """The report of the last run, the table, and what everything costs."""
     total = results[-1].total
-    return "\n".join(
-        [
-            f"\n{results[-1].report}\n",
-            "Accuracy in percent, of the labels and of the student that they train; of a rival without a student, of",
-            "its own answers. The accuracies are evaluations that nobody releases.\n",
-            table(results),
-            "",
-            f"All labels, the student and all {plan.teachers} teachers together: {total.guarantee}, by "
-            f"{total.route.name},",
-            "under the assumptions above. One private model has the same total.",
-        ]
+    meaning = (
+        "Accuracy in percent: of the labels, and of the student that they train; of a rival without a student, of its "
+        "own answers to queries and to held-out inputs. The accuracies are evaluations that nobody releases."
+    )
+    price = (
+        f"All labels, the student and all {plan.teachers} teachers of one run together: {total.guarantee}, by "
+        f"{total.route.name}, under the assumptions above. One private model has the same total."
+    )
+    return "\n\n".join(
+        ["\n" + results[-1].report, paragraph(meaning, indent=0), table(results), paragraph(price, indent=0)]
     )

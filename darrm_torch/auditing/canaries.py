@@ -76,8 +76,11 @@ def as_records(inputs: Any, labels: Any, name: str | None = None) -> tuple[Any, 
     Raises:
         InvalidArgument: they are no such arrays.
     """
-    inputs = as_array(name or "inputs", inputs, "an array (N, ...) of numbers")
-    labels = as_array(name or "labels", labels, "integers from 0, (N,)", kinds="iu")
+    try:
+        inputs = as_array(name or "inputs", inputs, "an array (N, ...) of numbers")
+        labels = as_array(name or "labels", labels, "integers from 0, (N,)", kinds="iu")
+    except InvalidArgument as error:  # without the values, which are private
+        raise InvalidArgument(error.name, error.expected, f"a value of type {type(error.got).__name__}") from None
     if inputs.ndim < 2 or not inputs.size:
         raise InvalidArgument(name or "inputs", "an array (N, ...) of numbers", f"one of shape {inputs.shape}")
     if labels.shape != (len(inputs),) or labels.min() < 0 or labels.max() >= _MOST_CLASSES:

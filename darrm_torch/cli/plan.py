@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..errors import InvalidArgument, check_integer, check_number
@@ -52,6 +53,13 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--agreement", type=float, metavar="A", help="also show what this agreement costs and which teachers it needs"
     )
+    parser.add_argument(
+        "--tuning",
+        type=int,
+        nargs="*",
+        metavar="RUNS",
+        help="also show what choosing the best of so many expected trainings costs (default: 1 5 20 100)",
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw agreement against epsilon into this file")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -84,6 +92,8 @@ def _run(chosen: Any) -> int:
     check_integer("--labels", chosen.labels, low=1)
     if chosen.agreement is not None:
         check_number("--agreement", chosen.agreement, low=0.0, high=1.0, low_open=True)
+    for runs in chosen.tuning or ():
+        check_integer("--tuning", runs, low=1, high=1000)
     check_figure(chosen.plot)
     prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
     if prior is not None and isinstance(prior, PluralityVotes) != many:
@@ -126,11 +136,14 @@ def _run(chosen: Any) -> int:
             axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
     label_options = options_for(answer)
+    tuning = None if chosen.tuning is None else _tuning(answer, chosen.tuning or (1, 5, 20, 100))
     if chosen.json:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)
         plain["label_options"] = label_options
         plain["teachers_needed"] = None if needed is None else needed.to_dict()
+        if tuning is not None:
+            plain["tuning"] = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in tuning]
         print_json(plain)
         return 0
     print(answer)
@@ -140,11 +153,33 @@ def _run(chosen: Any) -> int:
         print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
         for name, epsilon in costs:
             print(f"  {name:<32}{format_bound(epsilon):>10}")
+    if tuning is not None:
+        print(f"\nWhat choosing the best of several trainings costs, in epsilon at {tuning[0].pop('delta'):g}:")
+        print("".join(name.replace("_", " ").rjust(15) for name in tuning[0]))
+        for row in tuning:
+            print("".join(format_bound(row[name]).rjust(15) for name in tuning[0]))
     if needed is not None:
         print(f"\n{fill(str(needed))}")
     elif missing:
         print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
     return 0
+
+
+def _tuning(answer: Any, expected: Any) -> list[dict[str, float]]:
+    """The price of tuning for each expected number of runs, beside that of publishing all runs."""
+    from ..privacy.tuning_prices import RandomRuns, tuning_epsilon
+
+    teacher, overlap, delta = answer.teacher, answer.overlap, answer.targets[-1].delta
+    rows = []
+    for mean in expected:
+        row = {"delta": delta, "expected_runs": mean}
+        for name, shape in (("geometric", 1.0), ("poisson", math.inf)):
+            row[name] = tuning_epsilon(teacher, delta, runs=RandomRuns(mean=mean, shape=shape), overlap=overlap)
+        if answer.allocation is not None:
+            runs = RandomRuns(mean=mean)
+            row["fresh_draws"] = tuning_epsilon(teacher, delta, runs=runs, allocation=answer.allocation)
+        rows.append(row | {"all_published": teacher.compose(overlap * mean).epsilon(delta)})
+    return rows
 
 
 COMMAND = Command(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from operator import is_
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..teachers.checkpoints import equal_bits
-from ..teachers.stacking import own_attributes, same_attributes, same_but_for_weights
+from ..teachers.stacking import same_but_for_weights
+from .stand_ins import CannotShare, Habits, OutOfOrder, Run, State, leaves, returns_tensors
 
 __all__ = ["SharedParts", "copies_that_share"]
+
+Result = TypeVar("Result")
 
 
 def copies_that_share(networks: Iterable[nn.Module]) -> list[nn.Module]:
@@ -36,112 +39,153 @@ def copies_that_share(networks: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 class SharedParts:
-    """Within ``with shared:``, parts that all networks have in common run once for each input.
+    """Parts that all networks have in common run once for each input, not once for each network.
 
     Such a part is a submodule at the same place in every network, with the same attributes and equal weights, which has
-    no hooks. A copy of its output is kept and returned again where its input, attributes and weights are equal. So a
-    trunk that precedes K heads runs once. The arithmetic is that of each network alone. A part that changes its own
-    attributes or buffers when it runs is not shared.
+    no hooks. Within :meth:`run`, a part does not run when it is called: it returns a stand-in, which is computed when
+    something other than a part looks at it. What was computed for one network is copied for every network that calls
+    the same parts with the same inputs. So a trunk before K heads runs once, whether it is one module or many, and only
+    its last output is kept. The arithmetic is that of each network alone.
+
+    A part is shared only if :meth:`learn` saw that it leaves its attributes and buffers as they are, draws no random
+    numbers, and returns tensors. A network that would notice that its parts run later is found out, and from then on
+    each network runs by itself.
 
     Args:
-        networks: as :func:`copies_that_share` returns them. Their shared parts are changed, once and for all.
+        networks: as :func:`copies_that_share` returns them. Their modules are changed, once and for all.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
-        self._running = threading.local()
-        if len(networks) > 1 and not any(isinstance(network, torch.jit.ScriptModule) for network in networks):
-            parts = [*_common("", networks)]
-            if any(_tensors(modules[0]) for _, modules in parts):  # activations alone are not worth it
-                for place, modules in parts:
-                    for module in modules:
-                        vars(module)["forward"] = _Once(module, place, self)
+        self.__setstate__({})
+        scripted = any(isinstance(part, torch.jit.ScriptModule) for network in networks for part in network.modules())
+        parts = [] if scripted or len(networks) < 2 else [*_common("", networks)]
+        if not any(_tensors(modules[0]) for _, modules in parts):  # activations alone are not worth it
+            return
+        common = {id(part) for _, modules in parts for module in modules for part in module.modules()}
+        for place, modules in parts:
+            for module in modules:
+                vars(module)["forward"] = _Part(module, place, self)
+        for network in networks:
+            for name, module in network.named_modules():
+                own = {**module._parameters, **module._buffers}
+                if name and own and id(module) not in common and "forward" not in vars(module):
+                    vars(module)["forward"] = _Different(module, self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._running = threading.local()
+        self._thread = threading.local()
+        self.habits: dict[str, Habits | None] = {}  # by place; None: it is not shared
+        self._off = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedParts:
-        other = memo[id(self)] = object.__new__(type(self))
-        other._running = threading.local()
-        return other
-
-    def __enter__(self) -> SharedParts:
-        self._running.outputs = {}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._running.outputs = None
+        return self  # it knows no weights
 
     @property
-    def outputs(self) -> dict[str, Any] | None:
-        """The outputs of this thread's parts so far; ``None`` outside ``with``."""
-        return getattr(self._running, "outputs", None)
+    def current(self) -> Run | _Lesson | None:
+        """What this thread does with the parts now."""
+        return getattr(self._thread, "current", None)
+
+    def learn(self, work: Callable[[], Result]) -> Result:
+        """The result of ``work()``, in which copies of the networks show what their parts do."""
+        return self._during(_Lesson(), work)
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """The result of ``work()``, in which networks share their parts."""
+        if not self._off and any(self.habits.values()):
+            run = Run()
+            with contextlib.suppress(OutOfOrder):
+                result = self._during(run, work)
+                run.over = True
+                if not run.broken:
+                    return result
+            run.over = self._off = True
+        return work()
+
+    def _during(self, current: Run | _Lesson, work: Callable[[], Result]) -> Result:
+        before, self._thread.current = self.current, current
+        try:
+            return work()
+        finally:
+            self._thread.current = before
+
+    def lent(self, inputs: Tensor, device: torch.device, kind: torch.dtype) -> Tensor:
+        """The inputs for a network whose turn begins: what it writes into them does not reach another, whose vote is
+        independent."""
+        run = self.current
+        return run.lent(inputs, device, kind) if isinstance(run, Run) else inputs.to(device, kind, copy=True)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether this thread's run will be repeated with each network by itself."""
+        return isinstance(self.current, Run) and self.current.broken
 
 
-class _Once:
-    """The ``forward`` of a shared part."""
+class _Lesson:
+    """What copies of the networks do is watched."""
+
+
+class _Part:
+    """The ``forward`` of a part that all networks have in common."""
 
     def __init__(self, module: nn.Module, place: str, shared: SharedParts) -> None:
-        self._module, self._place, self._shared = module, place, shared
-        self._parts = [*module.modules()]  # to find them again for each batch takes long
+        self._module, self.place, self._shared = module, place, shared
+        self._state: State | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_state": None}
+
+    @property
+    def state(self) -> State:
+        """The state of the part now; the same object until it changes."""
+        if self._state is None or not self._state.is_current():
+            self._state = State([*self._module.modules()])
+        return self._state
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        known = self._shared.outputs
-        if known is None or kwargs or len(args) != 1 or not _can_be_kept(args[0]):
-            return type(self._module).forward(self._module, *args, **kwargs)
-        (given,) = args
-        before = _State(self._parts)
-        kept = known.get(self._place)
-        if kept is not None and kept[1].equals(before) and equal_bits(given, kept[0]):
-            return kept[2].clone()
-        copied = given.clone()  # what runs here and afterwards may write into the input and the output
-        output = type(self._module).forward(self._module, given)
-        known.pop(self._place, None)
-        if _can_be_kept(output) and before.is_unchanged(_State(self._parts)):
-            known[self._place] = copied, before, output.clone()
+        current, habits = self._shared.current, self._shared.habits.get(self.place)
+        if isinstance(current, _Lesson):
+            return self._watched(*args, **kwargs)
+        if current is not None and habits is not None:
+            try:
+                return current.call(self, (args, kwargs), habits)
+            except CannotShare:
+                pass
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module itself returns."""
+        return type(self._module).forward(self._module, *args, **kwargs)
+
+    def _watched(self, *args: Any, **kwargs: Any) -> Any:
+        given, random = [*leaves((args, kwargs))], torch.get_rng_state()
+        before, versions = self.state, [one._version for one in given]
+        output = self.forward(*args, **kwargs)
+        habits: Habits | None = None
+        if returns_tensors(output) and before.is_current() and torch.equal(random, torch.get_rng_state()):
+            memory = {one.untyped_storage().data_ptr() for one in given}
+            reuses = any(one.untyped_storage().data_ptr() in memory for one in leaves(output))
+            habits = Habits(isinstance(output, Tensor), reuses or versions != [one._version for one in given])
+        seen = self._shared.habits.setdefault(self.place, habits)
+        if seen is not None and habits is not None and seen.returns_tensor == habits.returns_tensor:
+            habits = Habits(seen.returns_tensor, seen.reuses_inputs or habits.reuses_inputs)
+        else:
+            habits = None
+        self._shared.habits[self.place] = habits
         return output
 
 
-class _State:
-    """What the output of a part depends on besides its input: attributes, weights and buffers, at one time."""
+class _Different:
+    """The ``forward`` of a module with weights of its own."""
 
-    def __init__(self, parts: Sequence[nn.Module]) -> None:
-        self._attributes = [own_attributes(part) for part in parts]
-        for attributes in self._attributes:
-            attributes.pop("forward", None)  # that of this module
-        self._modules = [module for part in parts for module in part._modules.values()]
-        tensors = [value for part in parts for value in (*part._parameters.values(), *part._buffers.values())]
-        self._tensors = [(value, _version(value)) for value in tensors if value is not None]
+    def __init__(self, module: nn.Module, shared: SharedParts) -> None:
+        self._module, self._shared = module, shared
 
-    def _has_attributes_of(self, other: _State) -> bool:
-        return (
-            len(self._attributes) == len(other._attributes)
-            and len(self._tensors) == len(other._tensors)
-            and all(map(same_attributes, self._attributes, other._attributes))
-        )
-
-    def is_unchanged(self, later: _State) -> bool:
-        """Whether the same module still has the same attributes, and tensors that nothing wrote into."""
-        pairs = zip(self._tensors, later._tensors, strict=False)
-        same = len(self._modules) == len(later._modules) and all(map(is_, self._modules, later._modules))
-        return same and self._has_attributes_of(later) and all(a[0] is b[0] and a[1] == b[1] for a, b in pairs)
-
-    def equals(self, other: _State) -> bool:
-        """Whether another module has equal attributes and tensors now."""
-        return self._has_attributes_of(other) and all(
-            version == _version(value) and equal_bits(value, theirs)
-            for (value, version), (theirs, _) in zip(self._tensors, other._tensors, strict=True)
-        )
-
-
-def _version(value: Tensor) -> int:
-    return 0 if value.is_inference() else value._version
-
-
-def _can_be_kept(value: Any) -> bool:
-    return type(value) is Tensor and not value.is_inference() and value.layout == torch.strided
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self._shared.current, Run):
+            self._shared.current.only_parts_ran = False
+        return type(self._module).forward(self._module, *args, **kwargs)
 
 
 def _common(place: str, modules: Sequence[nn.Module]) -> Iterator[tuple[str, Sequence[nn.Module]]]:

@@ -24,6 +24,7 @@ from ..teachers.structures import Structure, call, device_of, logits_of, mapped,
 from .identity import checked_inputs
 from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
+from .stand_ins import looked_at
 
 __all__ = [
     "VotingTeachers",
@@ -69,10 +70,12 @@ class VotingTeachers(nn.ModuleList):
         super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
+        self._each_module = [*self.modules()]  # to walk through them again for each batch takes long
         self._classes, self._mechanism, self._logits = classes, mechanism, logits
         self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
-        self._stacked: tuple[list[Any], StackedNetworks | None] | None = None
+        self._stacked: tuple[Any, StackedNetworks | None] | None = None
+        self._kinds: tuple[Any, set[torch.dtype]] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
@@ -99,7 +102,9 @@ class VotingTeachers(nn.ModuleList):
         for number in self._first_of_each_architecture(numbers):
             name = f"outputs of teacher {number}"
             try:
-                outputs = self._outputs(_with_constant_weights(self[number]), inputs)
+                double = _with_constant_weights(self[number])
+                with torch.inference_mode(False), torch.no_grad():
+                    outputs = self._shared.learn(partial(self._outputs, double, inputs))
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # the user's own network, or inputs that it does not take
@@ -183,8 +188,10 @@ class VotingTeachers(nn.ModuleList):
 
     def _rounding(self) -> float:
         """How near two logits may be, as a share of their size, for rounding to decide between them."""
-        kinds = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
-        return math.sqrt(max((torch.finfo(kind).eps for kind in kinds), default=2.0**-23))
+        state = self._state(range(len(self)))
+        if self._kinds is None or self._kinds[0] != state:
+            self._kinds = state, {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
+        return math.sqrt(max((torch.finfo(kind).eps for kind in self._kinds[1]), default=2.0**-23))
 
     @torch.no_grad()
     def _ballots(
@@ -198,15 +205,14 @@ class VotingTeachers(nn.ModuleList):
     ) -> list[Tensor]:
         """What ``ballot`` makes of the logits of each of these teachers, whose name is for the events."""
         checked_inputs(inputs)
-        for module in self.modules():  # a parent may have been set to train, or a teacher may override train()
+        for module in self._each_module:  # a parent may have been set to train, or a teacher may override train()
             if module.training:
                 module.training = False
         outputs = self._in_one_pass(inputs, numbers) if together else None
         if outputs is not None:
             logits = self._competing("outputs of the teachers", outputs, (len(numbers), size_of(inputs)))
             return list(ballot(logits, "some teachers"))
-        with self._shared:
-            return [self._ballot(number, inputs, ballot, classes) for number in numbers]
+        return self._shared.run(lambda: [self._ballot(number, inputs, ballot, classes) for number in numbers])
 
     def _ballot(self, number: int, inputs: Structure, ballot: Callable[[Tensor, str], Tensor], classes: int) -> Tensor:
         """What ``ballot`` makes of the logits of one teacher, or of NaN where it raises."""
@@ -217,7 +223,8 @@ class VotingTeachers(nn.ModuleList):
         except torch.OutOfMemoryError:
             raise  # depends on sizes, which are public
         except Exception as error:
-            self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
+            if not self._shared.is_broken:
+                self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
             return ballot(torch.full((self._questions(inputs), classes), torch.nan), "")
 
     def _preferred(self, logits: Tensor, whose: str, *, rounding: float) -> Tensor:
@@ -252,7 +259,8 @@ class VotingTeachers(nn.ModuleList):
             return None
         networks = [self[number] for number in numbers]
         # Moving or converting the teachers changes their first weight; nothing else changes any of them.
-        state = [(numbers, weight.device, weight.dtype, weight.data_ptr()) for weight in networks[0].parameters()][:1]
+        first = next(networks[0].parameters(), None)
+        state = None if first is None else (numbers, first.device, first.dtype, first.data_ptr())
         if self._stacked is None or self._stacked[0] != state:
             self._stacked = state, StackedNetworks.where_quicker(networks)
         stacked = self._stacked[1]
@@ -273,13 +281,12 @@ class VotingTeachers(nn.ModuleList):
 
         def own(part: Tensor) -> Tensor:
             kind = weight.dtype if weight is not None and part.is_floating_point() else part.dtype
-            # A copy: what one teacher writes into its inputs must not reach another, whose vote is independent.
-            return part.to(device, kind, copy=True)
+            return self._shared.lent(part, device, kind)
 
         with torch.autocast(device.type, enabled=False):
             if isinstance(network, StackedNetworks):
                 return network(mapped(inputs, own), self._logits)
-            return logits_of(call(network, mapped(inputs, own)), self._logits)
+            return looked_at(logits_of(call(network, mapped(inputs, own)), self._logits))
 
     def _is_probability(self, network: nn.Module, inputs: Structure) -> bool:
         """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""

@@ -190,7 +190,8 @@ class PrivacyProfile:
                 grown = (1 + math.exp(epsilon)) * delta * (1 + 2.0**-50)
                 points.append(PrivacyGuarantee(epsilon=2 * epsilon, delta=min(1.0, grown)))
         replaced = self.from_guarantee(*points) if points else self.non_private()
-        return replace(replaced, reading=self.reading, unit=replace(self.unit, neighbours="replace-one"))
+        unit = replace(self.unit, neighbours="replace-one")
+        return replace(replaced, reading=self.reading, unit=unit, together=self.together)
 
     @classmethod
     def non_private(cls) -> PrivacyProfile:
@@ -239,7 +240,8 @@ class PrivacyProfile:
             stated = [points[0] for profile in distinct for points, _ in profile.promises]
             worst = PrivacyGuarantee(epsilon=max(g.epsilon for g in stated), delta=max(g.delta for g in stated))
             promises = (((worst,), max(sum(count for _, count in profile.promises) for profile in distinct)),)
-        return cls(dp_sgd=dp_sgd, promises=promises, unlike=several if len(distinct) > 1 else (), unit=unit)
+        unlike, together = several if len(distinct) > 1 else (), any(profile.together for profile in several)
+        return cls(dp_sgd=dp_sgd, promises=promises, unlike=unlike, unit=unit, together=together)
 
     @property
     def is_private(self) -> bool:

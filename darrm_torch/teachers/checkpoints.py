@@ -362,9 +362,10 @@ def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
     return checkpoint
 
 
-def tuned_profile(record: Mapping[str, Any]) -> PrivacyProfile | None:
+def tuned_profile(record: Mapping[str, Any], unit: str, records_per_unit: int) -> PrivacyProfile | None:
     """What a tuning promises about all teachers of the run that won; None for other teachers."""
     if "tuning" not in record:
         return None
     epsilon, delta = record["tuning"]["question"]["total"]
-    return replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)
+    profile = replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)
+    return profile if (unit, records_per_unit) == ("record", 1) else profile.for_unit(unit, records=records_per_unit)

@@ -279,7 +279,7 @@ def read_privacy(
         watched=watched,
         notes=tuple(notes),
     )
-    return replace(tuned_profile(record) or profile, reading=reading)
+    return replace(tuned_profile(record, unit, records_per_unit) or profile, reading=reading)
 
 
 @checked

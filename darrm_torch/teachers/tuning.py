@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..files import make_private_folder, owner_unmasked, write_whole
 from ..mechanisms.counts import private_counts
 from ..privacy.allocation import RandomAllocation
+from ..privacy.assumptions import TUNING
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from ..privacy.profiles import PrivacyProfile
@@ -281,12 +282,19 @@ def counts_on(files: Sequence[Path], build_model: Callable[[], nn.Module], datas
         inputs, targets = batch_of(dataset, list(rows), "cpu")
         usable = finite_rows(inputs, len(rows))
         inputs = zeros_unless(usable, inputs)
-        votes = sum(logits_of(call(model, inputs)).double().softmax(dim=-1).nan_to_num(0.0) for model in models)
+        votes: Any = sum(_probabilities(logits_of(call(model, inputs)).double()) for model in models)
         known = usable & (targets >= 0) & (targets < votes.shape[-1])
         right = votes.argmax(dim=-1) == targets
         counts[0] += int((right & known).sum())
         counts[1] += int((~right & known).sum())
     return counts
+
+
+def _probabilities(logits: Tensor) -> Tensor:
+    """``(B, C)``; one output stands for two classes."""
+    if logits.shape[-1] == 1:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
+    return logits.softmax(dim=-1).nan_to_num(0.0)
 
 
 def _winner(
@@ -298,11 +306,6 @@ def _winner(
             "folder", "a new one, or that of this tuning", "teachers of another", "Use another folder."
         )
     allocation = RandomAllocation.from_dict(question["allocation"])
-    assumptions = (
-        "Tuning: the runs that lost, their number, their logs and how long the tuning took stay with the private data.",
-        "Tuning: the candidates are public, and whether a run fails does not depend on the data.",
-        *allocation.assumptions,
-    )
     right, wrong = tuning["score"]
     return TunedTeachers(
         files=files,
@@ -310,5 +313,5 @@ def _winner(
         right=right,
         wrong=wrong,
         total=total,
-        assumptions=assumptions,
+        assumptions=(TUNING, *allocation.assumptions),
     )

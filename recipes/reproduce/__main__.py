@@ -41,6 +41,7 @@ NAMES = (
     "comparison",
     "study",
     "students",
+    "tuning",
 )
 
 
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
     """The function that computes each result."""
-    from . import comparison, curves, gaussian, labels, losses, regions, strategies, students, study
+    from . import comparison, curves, gaussian, labels, losses, regions, strategies, students, study, tuning
 
     def accuracy(source: str) -> Callable[[], object]:
         return lambda: labels.accuracy(
@@ -145,6 +146,7 @@ def experiments(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
         "students": lambda: students.students(
             options.folder / "students", data_folder=options.data_folder, limit=options.limit
         ),
+        "tuning": lambda: tuning.tuning(data_folder=options.data_folder, limit=options.limit),
     }
 
 

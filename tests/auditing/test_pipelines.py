@@ -210,6 +210,13 @@ def test_a_pipeline_may_change_its_arguments() -> None:
     assert np.abs(X).max() > 0
 
 
+@pytest.mark.parametrize("labels", [[0.5] * 400, ["ill"] * 400, [True] * 400, [-7] * 400])
+def test_errors_show_no_private_label(labels: list[Any]) -> None:
+    with pytest.raises(InvalidArgument, match="labels must be") as refused:
+        audit_pipeline(sums, X, labels, claim=CLAIM)
+    assert str(labels[0]) not in str(refused.value)
+
+
 def test_errors_of_the_users_function_are_the_users() -> None:
     with pytest.raises(ZeroDivisionError):
         audit_pipeline(lambda a, b: 1 / 0, X, Y, claim=CLAIM)

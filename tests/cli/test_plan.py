@@ -32,6 +32,7 @@ def test_the_question_of_a_new_user_is_answered_quickly(folder: Path, capsys: py
     assert "the teachers would need to be" in result.stdout
     with_teachers = said(capsys, "plan", "--teachers", "11", *PAPER, "--label-target", "0.1,1e-4")
     assert "Recommendation: DaRRM, whole profile." in with_teachers
+    assert "MeanProbabilities" not in with_teachers
     for text in (result.stdout, with_teachers):
         assert max(map(len, text.splitlines())) < 80
         assert "\x1b" not in text
@@ -130,6 +131,20 @@ def test_plan_says_what_an_agreement_costs_and_draws(folder: Path, capsys: pytes
     result = json.loads(said(capsys, *arguments, "--json"))
     assert result["costs"]["DaRRM, one point"] < result["costs"]["optimal majority"]
     assert result["teachers_needed"]["agreement"] == 0.9
+
+
+@pytest.mark.slow
+def test_plan_says_what_tuning_costs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("plan", "--teachers", "5", "--teacher", "0.1,1e-7", "--overlap", "2", "--label-target", "1,1e-5")
+    text = said(capsys, *question, "--tuning")
+    assert [line.split()[0] for line in text.splitlines()[-4:]] == ["1", "5", "20", "100"]
+    assert max(map(len, text.splitlines())) < 80
+    (row,) = json.loads(said(capsys, *question, "--allocation", "random", "--tuning", "20", "--json"))["tuning"]
+    teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-7)
+    runs = dt.RandomRuns(mean=20)
+    assert row["geometric"] == dt.tuning_epsilon(teacher, 1e-5, runs=runs, overlap=2)
+    assert row["fresh_draws"] < row["geometric"] < row["poisson"] < row["all_published"]
+    check_mistake(capsys, folder, *question, "--tuning", "0", words="--tuning must be")
 
 
 def test_options_can_come_from_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

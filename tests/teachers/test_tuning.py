@@ -85,6 +85,15 @@ def test_the_files_carry_the_price_of_the_tuning(tmp_path: Path, monkeypatch: py
         total = dt.total_privacy(teachers=profiles, mechanism=mechanism, labels=50, delta=TOTAL.delta)
         assert total.epsilon == TOTAL.epsilon
         assert [route.key for route in total.routes if route.applies] == ["publishing"]
+        assert won.assumptions[0] in total.assumptions
+    doubled = dt.read_teachers(won.files, unit="patient", records_per_unit=2)
+    for several, neighbours in ((doubled, "add/remove"), (profiles, "replace-one")):
+        total = dt.total_privacy(
+            teachers=several, mechanism=dt.NoiseFreeMajority(), labels=9, delta=1e-3, neighbours=neighbours
+        )
+        assert 1.99 * TOTAL.epsilon < total.epsilon <= 2 * TOTAL.epsilon
+        assert [route.key for route in total.routes if route.applies] == ["publishing"]
+    assert dt.PrivacyProfile.weakest(profiles).together
     mixed = [profiles[0], dt.PrivacyProfile.from_guarantee(TOTAL)]
     total = dt.total_privacy(teachers=mixed, mechanism=dt.NoiseFreeMajority(), labels=50, delta=TOTAL.delta)
     assert total.epsilon == math.inf
@@ -160,6 +169,8 @@ def test_the_score_counts_what_the_mean_of_the_teachers_gets_right(tmp_path: Pat
     targets[5] = 7  # no class: counts nowhere
     records = TensorDataset(INPUTS, targets)
     assert tuning.counts_on(files, network, records) == [114, 5]
+    torch.save({"module_state_dict": {"weight": torch.tensor([[1.0, 0.0, 0.0]]), "bias": torch.zeros(1)}}, files[0])
+    assert tuning.counts_on(files[:1], lambda: nn.Linear(3, 1), records) == [114, 5]
 
 
 def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
