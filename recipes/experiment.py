@@ -298,14 +298,19 @@ def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: in
     return float(np.mean(shares)), float(np.std(shares, ddof=1))
 
 
-def fit_and_test(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> float:
-    """Train for ``max_epochs`` or ``max_steps`` and return the accuracy on held-out data."""
+def fit(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> L.Trainer:
+    """Train for ``max_epochs`` or ``max_steps``, without output."""
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, **length,
     )  # fmt: skip
     trainer.fit(student, datamodule=data)
-    (scores,) = trainer.test(student, datamodule=data, verbose=False)
+    return trainer
+
+
+def fit_and_test(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> float:
+    """Train as :func:`fit` does and return the accuracy on held-out data."""
+    (scores,) = fit(student, data, **length).test(student, datamodule=data, verbose=False)
     return float(scores["test_accuracy"])
 
 

@@ -58,8 +58,8 @@ class PrivateLabelDataModule(L.LightningDataModule):
         seed: chooses the queries, independently of the votes; it is public, and no privacy rests on it.
 
     Raises:
-        InvalidArgument: more queries than public inputs, fewer queries than rounds, an ``acquire`` for one round, or
-            nothing left for unlabelled batches.
+        InvalidArgument: more queries than public inputs, fewer queries than rounds, or nothing left for unlabelled
+            batches.
     """
 
     @checked
@@ -70,7 +70,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         *,
         queries: int,
         rounds: int = 1,
-        acquire: Acquire | None = None,
+        acquire: Acquire | None = "margin",
         validation: Dataset[Any] | None = None,
         test: Dataset[Any] | None = None,
         batch_size: int = 32,
@@ -102,8 +102,6 @@ class PrivateLabelDataModule(L.LightningDataModule):
         check_integer("rounds", rounds, low=1, high=queries)
         if not (acquire is None or callable(acquire) or acquire in get_args(get_args(Acquire)[0])):
             raise InvalidArgument("acquire", '"margin", "disagreement", a function or None', acquire)
-        if acquire is not None and rounds == 1:
-            raise InvalidArgument("rounds", "2 or more with acquire", rounds, "The first round is random.")
         self._acquire = acquire
         # Lightning runs validation or test if there is such a method: without the data there must be none.
         for name, dataset in (("val_dataloader", validation), ("test_dataloader", test)):
@@ -143,7 +141,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
             BudgetExceeded: the labels of all rounds together would exceed the ledger's budget; nothing was charged.
         """
         if self._labels is None:
-            if self._acquire is None or self._kept_choice(1) is None:  # what later rounds will choose costs as much
+            if self._kept_choice(1) is None:  # what later rounds will choose costs as much
                 self._check_budget(self._order[: self._ends[-1]])
             self._labels = self._answers(self.queries)
         return self._labels

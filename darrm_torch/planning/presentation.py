@@ -18,6 +18,10 @@ __all__ = ["plan_text", "plan_values", "round_down"]
 
 _WIDTH = 79
 _POOR = 0.1  # above the accuracy of a label drawn at random
+_SOFT = (
+    "For a student, if the teachers give probabilities: MeanProbabilities of the same teachers costs the same, however "
+    "many labels there are, and its soft labels teach more."
+)
 
 
 def plan_values(request: Request, rows: Sequence[Strategy], best: Strategy | None) -> dict[str, Any]:
@@ -55,6 +59,8 @@ def plan_text(
         paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: {best.code}"]
         if request.allocation is not None:
             paragraphs.insert(-1, _price_of_leaks(request, best))
+        if best.kind in ("noise-free", "jury") and best.total and best.total.route.key in ("publishing", "allocation"):
+            paragraphs.append(_SOFT)
         if (best.accuracy or 0.0) < 1 / request.classes + _POOR:
             chance = "a coin" if request.classes == 2 else "guessing"
             paragraphs.append(

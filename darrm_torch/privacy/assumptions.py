@@ -9,7 +9,12 @@ from .profiles import PrivacyProfile
 from .units import ProtectedUnit
 from .validation import PrivateValidation
 
-__all__ = ["assumptions_of"]
+__all__ = ["TUNING", "assumptions_of"]
+
+TUNING = (
+    "Tuning: candidates are public, and whether a run failed did not depend on the data. The runs that lost, their "
+    "number, logs and times, and the draws of shards and of held-out records, stay with the private data."
+)
 
 
 def assumptions_of(
@@ -39,6 +44,7 @@ def assumptions_of(
         limit = f"A {unit.name} with more records is protected less."
     else:
         limit = f"The training of the teachers accounts for whole {unit.name}s."
+    together = any(profile.together for profile in profiles)
     assumed = [f"Neighbours: two data sets that differ by {unit}. {limit}", overlap]
     if any(profile.is_private for profile in profiles):
         assumed += [
@@ -47,8 +53,11 @@ def assumptions_of(
             "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
             "loaders.",
             "Public: numbers of records, sample rates, steps and all other settings of training do not depend on "
-            "private records. No training was stopped early, repeated or selected by looking at them.",
+            "private records. No training was stopped early, repeated or selected by looking at them"
+            + (", except by the tuning." if together else "."),
         ]
+    if together:
+        assumed.append(TUNING)
     if unwatched := sum(getattr(profile.reading, "watched", True) is False for profile in profiles):
         assumed.append(
             f"Clipping: the clipping bound of {unwatched} teacher{'s' * (unwatched > 1)}, which nothing recorded, "

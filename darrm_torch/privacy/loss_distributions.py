@@ -346,6 +346,7 @@ def _dp_sgd_step(noise: float, rate: float, records: int, step: float, added: bo
         ends = sorted((-1 if added else 1) * float(group.at(x)) for x in (-10 * noise, group.top + 10 * noise))
         low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
         curve = group.curve(np.arange(low, high + 1) * step, added)
+        curve = np.maximum.accumulate(curve[::-1])[::-1]  # the true one falls; rounding may not
         return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, low, high, curve)
     direction = privacy_loss_mechanism.AdjacencyType.ADD if added else privacy_loss_mechanism.AdjacencyType.REMOVE
     loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise, sampling_prob=rate, adjacency_type=direction)

@@ -307,8 +307,8 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
     the same one, the second density is a convex function of the first, and lies above its tangent.
     """
     high, least = _density(runs, ranks), _density(runs, most)
-    following = high[1:] / high[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
+        following = np.where(high[:-1] > high[1:], high[1:] / high[:-1], 1.0)  # 1 also below the smallest float
         steep = np.where(high[:-1] > high[1:], _fall(runs, most[:-1]) / _fall(runs, ranks[:-1]), 0.0)
     tangent = least[:-1] * np.maximum(1 - steep * (1 - following), 0.0)
     best = _density(runs, np.zeros(1))  # up to the first rank
@@ -316,8 +316,10 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
     heights = np.concatenate([least[:1], np.ravel(np.column_stack([least[:-1], tangent]))])
     rights, heights = rights * (1 + _SLACK) + _SLACK**2, np.maximum(heights * (1 - _SLACK) - _SLACK**2, 0.0)
     kept = [(0.0, 0.0)]
-    order = np.argsort(rights, kind="stable")
+    order = np.lexsort((heights, rights))
     for point in zip(rights[order].tolist(), heights[order].tolist(), strict=True):
+        if point[0] == kept[-1][0]:  # the lowest of one column is there already
+            continue
         while len(kept) > 1 and _slope(kept[-2], kept[-1]) >= _slope(kept[-1], point):
             kept.pop()
         kept.append(point)
@@ -326,7 +328,7 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
 
 
 def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
-    return (two[1] - one[1]) / (two[0] - one[0]) if two[0] > one[0] else -math.inf
+    return (two[1] - one[1]) / (two[0] - one[0])
 
 
 def _largest(corners: tuple[FloatArray, FloatArray], gain: FloatArray, cost: FloatArray) -> FloatArray:

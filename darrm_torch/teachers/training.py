@@ -33,7 +33,7 @@ from .records import data_digest, example_of, shard_of
 from .secure import SECURE
 from .shards import Shards, as_shards, open_private
 from .structures import tensors_of
-from .workers import prepare_workers
+from .workers import cores, prepare_workers
 
 __all__ = ["train_teachers"]
 
@@ -234,7 +234,7 @@ def train_teachers(
             _run_jobs(executor, missing, job_with, store, at_once=workers or len(missing))
     else:
         if workers is None:
-            workers = 1 if device.startswith("cuda") and torch.cuda.is_available() else len(os.sched_getaffinity(0))
+            workers = 1 if device.startswith("cuda") and torch.cuda.is_available() else cores()
         # First as many teachers as divide evenly among the workers; then the rest, with more threads each.
         even = len(missing) - len(missing) % workers
         with bar, _processes(min(workers, len(missing)), bar) as (pool, tick):

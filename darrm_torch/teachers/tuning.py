@@ -23,6 +23,7 @@ from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer
 from ..files import make_private_folder, owner_unmasked, write_whole
 from ..mechanisms.counts import private_counts
 from ..privacy.allocation import RandomAllocation
+from ..privacy.assumptions import TUNING
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from ..privacy.profiles import PrivacyProfile
@@ -305,11 +306,6 @@ def _winner(
             "folder", "a new one, or that of this tuning", "teachers of another", "Use another folder."
         )
     allocation = RandomAllocation.from_dict(question["allocation"])
-    assumptions = (
-        "Tuning: the runs that lost, their number, their logs and how long the tuning took stay with the private data.",
-        "Tuning: the candidates are public, and whether a run fails does not depend on the data.",
-        *allocation.assumptions,
-    )
     right, wrong = tuning["score"]
     return TunedTeachers(
         files=files,
@@ -317,5 +313,5 @@ def _winner(
         right=right,
         wrong=wrong,
         total=total,
-        assumptions=assumptions,
+        assumptions=(TUNING, *allocation.assumptions),
     )

@@ -11,16 +11,26 @@ import signal
 import sys
 from collections.abc import Iterator
 
-__all__ = ["prepare_workers", "start_workers_early"]
+__all__ = ["cores", "prepare_workers", "start_workers_early"]
 
 _IMPORTS = ["darrm_torch.teachers.training", "opacus", "torch._dynamo"]
 
 
-def prepare_workers() -> multiprocessing.context.ForkServerContext:
+def cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def prepare_workers() -> multiprocessing.context.ForkServerContext | multiprocessing.context.SpawnContext:
     """Start the server that forks training processes, after it has imported what they need.
 
-    The server and its processes ignore Ctrl-C: this process handles it and stops them.
+    The server and its processes ignore Ctrl-C: this process handles it and stops them. Where there is no such server
+    (Windows), each process starts anew, and a script needs ``if __name__ == "__main__":``.
     """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTS)
     with _away_from_foreign_code():

@@ -1,65 +1,52 @@
 """Students of 100 labels: beside students of true labels, and with questions that they choose themselves.
 
 The teachers are those of the study: eleven softmax regressions on disjoint shards that were drawn in secret, with noise
-for one total. The ensemble, the data module and the student are the library's; the student is recipe 04's network.
-Each pair and seed is stored as soon as it is measured, so a stopped run goes on where it was.
+for one total. The ensemble, the data module and the student are the library's. Teachers and students see the features
+of the study, which no label was used for. Each pair and seed is stored as soon as it is measured, so a stopped run goes
+on where it was.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch.errors import InvalidArgument
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule, VirtualAdversarialTraining
 
-from ..data import Task, load_task
-from ..experiment import fit_and_test, write_whole
+from ..data import load_task
+from ..experiment import fit, write_whole
 from . import linear, study
 from .result import Result, Table
 
 PAIRS = ("5v8", "2v4", "0v6", "5v7")
 GAPS = PAIRS[:3]  # whose gap to true labels is averaged
 SEEDS = (31, 32, 33, 34, 35)
-EPSILON, QUERIES, ROUNDS, STEPS = 0.25, 100, 4, 300
+EPSILON, QUERIES, ROUNDS, STEPS = 0.25, 100, 4, 150
+RATE, RADIUS = 3e-3, 0.3  # of students; chosen on the pairs 2v6, 4v6 and 7v9 with other seeds
 DESIGN = study.Design(priced="allocation", teachers=11)
 ACQUIRE = {"random": None, "margin": "margin", "disagreement": "disagreement"}
 SOURCES = ("true labels", "majority", "mean probabilities")
 TITLE = "Students: chosen questions, and the gap to true labels (Fashion-MNIST, K = 11, total (0.25, 1e-5))"
-network = importlib.import_module("recipes.04_students").student_network
 Scores = dict[str, float]
 
 
-class Teacher(nn.Module):
-    """A softmax regression on the fixed features of an image."""
-
-    def __init__(self, directions: Tensor, weights: Tensor) -> None:
-        super().__init__()
-        self.directions, self.weights = nn.Parameter(directions), nn.Parameter(weights)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits ``(B, classes)``."""
-        return functional.normalize(linear.features(images) @ self.directions, dim=1) @ self.weights
-
-
-def teachers(task: Task, folder: Path, seed: int, rate: float) -> tuple[list[Teacher], float]:
-    """The models of one seed and their noise multiplier."""
+def teachers(task: study.Features, folder: Path, seed: int, rate: float) -> tuple[list[nn.Module], float]:
+    """The models of one seed, features to logits, and their noise multiplier."""
     noise = study.noise_multiplier(folder, DESIGN, EPSILON)
-    weights = study.trained(study.featured(task.classes, task), DESIGN, [(noise, rate)], seed)[0]
-    directions = linear.main_directions(linear.features(task.public_images))
-    return [Teacher(directions, one) for one in weights], noise
+    models: list[nn.Module] = []
+    for weights in study.trained(task, DESIGN, [(noise, rate)], seed)[0]:
+        models.append(nn.Linear(linear.DIRECTIONS, task.classes, bias=False))
+        models[-1].load_state_dict({"weight": weights.T})
+    return models, noise
 
 
 def ensemble(models: Sequence[nn.Module], noise: float, mechanism: dt.Mechanism) -> dt.PrivateMajorityEnsemble:
@@ -75,46 +62,48 @@ def ensemble(models: Sequence[nn.Module], noise: float, mechanism: dt.Mechanism)
     )
 
 
-class Given(PrivateLabelDataModule):
-    """The same questions with given labels; no teacher is asked."""
+class TrueLabels(PrivateLabelDataModule):
+    """The same questions with their true labels; no teacher is asked."""
 
-    def __init__(self, *what: Any, labels: Tensor, **how: Any) -> None:
-        super().__init__(*what, **how)
-        self._labels = labels[self.queries]
-
-
-def fitted(data: PrivateLabelDataModule, seed: int, steps: int) -> tuple[StudentModule, float]:
-    """A new student of the labels so far, and its accuracy on held-out images."""
-    torch.manual_seed(seed)
-    student = StudentModule(network())
-    return student, fit_and_test(student, data, max_steps=steps, max_epochs=-1)
+    def tell(self, truth: Tensor) -> PrivateLabelDataModule:
+        """Take the labels of the questions from these of all public inputs."""
+        self._labels = truth[self.queries]
+        return self
 
 
-def measured(task: Task, folder: Path, seed: int, *, rate: float, steps: int, queries: int) -> Scores:
+def measured(task: study.Features, folder: Path, seed: int, *, rate: float, steps: int, queries: int) -> Scores:
     """The accuracies of one pair and seed."""
     models, noise = teachers(task, folder, seed, rate)
-    held_out = TensorDataset(task.heldout_images, task.heldout_labels)
-    how = {"queries": queries, "test": held_out, "seed": seed}
-    hard = ensemble(models, noise, dt.NoiseFreeMajority(classes=2))
-    soft = ensemble(models, noise, dt.MeanProbabilities(classes=2))
+    hard = ensemble(models, noise, dt.NoiseFreeMajority(classes=task.classes))
+    soft = ensemble(models, noise, dt.MeanProbabilities(classes=task.classes))
+    public, truth = task.public
     scores: Scores = {}
+
+    def fitted(data: PrivateLabelDataModule) -> tuple[StudentModule, float]:
+        """A new student of the labels so far, and its accuracy on held-out images."""
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Linear(linear.DIRECTIONS, 64), nn.ReLU(), nn.Linear(64, task.classes))
+        student = StudentModule(network, learning_rate=RATE)
+        fit(student, data, max_steps=steps, max_epochs=-1)
+        with torch.no_grad():
+            right = student.eval()(task.heldout[0]).argmax(dim=1) == task.heldout[1]
+        return student, float(right.double().mean())
+
     known: dict[tuple[int, ...], tuple[StudentModule, float]] = {}  # the first round is the same for all
     for name, acquire in ACQUIRE.items():
-        data = PrivateLabelDataModule(hard, task.public_images, rounds=ROUNDS, acquire=acquire, **how)
+        data = PrivateLabelDataModule(hard, public, queries=queries, rounds=ROUNDS, acquire=acquire, seed=seed)
         for number in range(ROUNDS):
             asked = tuple(data.queries)
             if asked not in known:
-                known[asked] = fitted(data, seed, steps)
+                known[asked] = fitted(data)
             student, scores[f"{name} {len(asked)}"] = known[asked]
             if number + 1 < ROUNDS:
-                student.consistency = VirtualAdversarialTraining()  # how views differ; training does not use it
+                student.consistency = VirtualAdversarialTraining(radius=RADIUS)  # for its views; training has none
                 data.ask(student)
-        right = data.labels == task.public_labels[data.queries]
-        scores[f"{name} labels"] = float(right.float().mean())
-    true = Given(hard, task.public_images, labels=task.public_labels, **how)
-    scores["true labels"] = fitted(true, seed, steps)[1]
+        scores[f"{name} labels"] = float((data.labels == truth[data.queries]).double().mean())
+    scores["true labels"] = fitted(TrueLabels(hard, public, queries=queries, seed=seed).tell(truth))[1]
     scores["majority"] = scores[f"random {queries}"]
-    scores["mean probabilities"] = fitted(PrivateLabelDataModule(soft, task.public_images, **how), seed, steps)[1]
+    scores["mean probabilities"] = fitted(PrivateLabelDataModule(soft, public, queries=queries, seed=seed))[1]
     return scores
 
 
@@ -133,11 +122,11 @@ def students(
     folder.mkdir(parents=True, exist_ok=True)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     try:
-        tasks = {name: load_task("fashion-mnist", classes=name, folder=data_folder, limit=limit) for name in pairs}
+        tasks = {name: study.fashion(name, data_folder=data_folder, limit=limit) for name in pairs}
     except InvalidArgument as error:
         return Result(name="students", title=TITLE, tables=(), notes=(f"Not made: {error}",))
     digits = study.featured("digits, even-odd", load_task("mnist-5000"))
-    scale = digits.records / study.featured(pairs[0], tasks[pairs[0]], limit).records
+    scale = digits.records / tasks[pairs[0]].records
     rate = study.chosen_rate(study.choose(folder, digits, [DESIGN], totals=[EPSILON], scale=scale), DESIGN, EPSILON)
     found: dict[str, list[Scores]] = {name: [] for name in pairs}
     for seed in seeds:
@@ -170,7 +159,7 @@ def report(found: dict[str, list[Scores]], *, rate: float, seeds: Sequence[int],
             gain = interval([one[f"{name} {size}"] - one[f"random {size}"] for one in every])
             choosing.append((size, name, *means, "" if name == "random" else gain))
     gaps = []
-    compared = [name for name in found if name in GAPS]
+    compared = [name for name in found if name in GAPS] or list(found)
     for source in SOURCES:
         means = [float(np.mean([one[source] for one in found[name]])) for name in compared]
         gap = [one["true labels"] - one[source] for name in compared for one in found[name]]
@@ -199,8 +188,9 @@ def report(found: dict[str, list[Scores]], *, rate: float, seeds: Sequence[int],
         notes=(
             f"Teachers: the study's, K = {DESIGN.teachers}, learning rate {rate:g}, chosen on the public digits. "
             "All labels together cost (0.25, 1e-5), however many and whether majorities or mean probabilities.",
-            f"Students: `StudentModule(student_network())`, {steps} steps, trained anew after each round. The first "
-            "round is random. Views are those of `VirtualAdversarialTraining()`.",
+            f"Students: `StudentModule`, 64 hidden units on the teachers' features, learning rate {RATE:g}, {steps} "
+            "steps, trained anew after each round. The first round is random. Views are those of "
+            f"`VirtualAdversarialTraining(radius={RADIUS:g})`.",
             f"Share of right labels among the random ones: {right}.",
         ),
         data={"scores": found},

@@ -32,6 +32,7 @@ def test_the_question_of_a_new_user_is_answered_quickly(folder: Path, capsys: py
     assert "the teachers would need to be" in result.stdout
     with_teachers = said(capsys, "plan", "--teachers", "11", *PAPER, "--label-target", "0.1,1e-4")
     assert "Recommendation: DaRRM, whole profile." in with_teachers
+    assert "MeanProbabilities" not in with_teachers
     for text in (result.stdout, with_teachers):
         assert max(map(len, text.splitlines())) < 80
         assert "\x1b" not in text

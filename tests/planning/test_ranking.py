@@ -62,6 +62,7 @@ def test_paper_setting_needs_no_noise(overlap: int) -> None:
     assert answer.best.agreement == 1.0
     assert answer.best.total.epsilon <= 0.2556
     assert "No noise is needed" in answer.best.reason
+    assert "MeanProbabilities" in str(answer)  # soft labels cost the same
     assert row_of(answer, "GNMax").agreement < 0.99
 
 

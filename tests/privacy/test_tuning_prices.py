@@ -153,3 +153,23 @@ def test_no_privacy_is_priced_as_none() -> None:
     assert tuning_epsilon(PrivacyProfile.non_private(), 1e-5, runs=RandomRuns(mean=3)) == math.inf
     assert tuning_delta(PrivacyProfile.non_private(), 3.0, runs=RandomRuns(mean=3)) == 1.0
     assert tuning_epsilon(PrivacyGuarantee(epsilon=0.0), 1e-9, runs=RandomRuns(mean=3)) < 1e-6
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(5.0, 1.0), (20.0, 1.0), (20.0, math.inf), (800.0, math.inf)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0])
+def test_the_price_holds_between_the_ranks_that_are_tried(mean: float, shape: float, epsilon: float) -> None:
+    """A rare outcome at the rank where theorem 20 is attained has the odds that the price is about."""
+    runs, one = RandomRuns(mean=mean, shape=shape), PrivacyGuarantee(epsilon=epsilon)
+    likely = 1 / (1 + math.exp(-epsilon))
+
+    def density(better: float) -> float:
+        if shape == math.inf:
+            return mean * math.exp(-mean * better)
+        return mean * ((1 / mean) / (1 / mean + (1 - 1 / mean) * better)) ** 2
+
+    edge = epsilon + math.log(density(1 - likely) / density(likely))  # in the limit the odds of the rare outcome
+    share = 1e-9
+    for below in (1e-4, 1e-6):
+        loss = edge - below
+        at_least = share * likely * (density(1 - likely + share) - math.exp(loss - epsilon) * density(likely))
+        assert 0 < at_least < tuning_delta(one, loss, runs=runs)

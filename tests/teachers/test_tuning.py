@@ -85,12 +85,13 @@ def test_the_files_carry_the_price_of_the_tuning(tmp_path: Path, monkeypatch: py
         total = dt.total_privacy(teachers=profiles, mechanism=mechanism, labels=50, delta=TOTAL.delta)
         assert total.epsilon == TOTAL.epsilon
         assert [route.key for route in total.routes if route.applies] == ["publishing"]
+        assert won.assumptions[0] in total.assumptions
     doubled = dt.read_teachers(won.files, unit="patient", records_per_unit=2)
     for several, neighbours in ((doubled, "add/remove"), (profiles, "replace-one")):
         total = dt.total_privacy(
             teachers=several, mechanism=dt.NoiseFreeMajority(), labels=9, delta=1e-3, neighbours=neighbours
         )
-        assert total.epsilon == 2 * TOTAL.epsilon
+        assert 1.99 * TOTAL.epsilon < total.epsilon <= 2 * TOTAL.epsilon
         assert [route.key for route in total.routes if route.applies] == ["publishing"]
     assert dt.PrivacyProfile.weakest(profiles).together
     mixed = [profiles[0], dt.PrivacyProfile.from_guarantee(TOTAL)]
