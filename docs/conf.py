@@ -36,8 +36,9 @@ _OTHERS = (
 nitpick_ignore_regex = [("py:.*", rf"({'|'.join(_OTHERS.split())})\..*")]
 # Internal names that docstrings mention.
 _INNER = (
-    "AnyVotes Belief Charge FloatArray IntArray LabelProfile NoiseFree NoisyCounts PricedMechanism ProtectedUnit "
-    "Ed25519PrivateKey PureLabels Standings VoteTable _Table gamma_digest smooth_release_renyi split_votes"
+    "AnyVotes Attack Belief Charge FloatArray IntArray LabelProfile NoiseFree NoisyCounts PricedMechanism "
+    "ProtectedUnit Ed25519PrivateKey PureLabels Standings VoteTable _Table gamma_digest smooth_release_renyi "
+    "split_votes"
 )
 nitpick_ignore_regex += [("py:.*", rf"(darrm_torch\.[\w.]+\.)?{name}") for name in _INNER.split()]
 

@@ -82,3 +82,4 @@ def quieten() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     warnings.filterwarnings("ignore", message="You defined a `validation_step`")
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)  # peft's

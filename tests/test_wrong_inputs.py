@@ -623,6 +623,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("PrivateLabeler", "teachers"): "['x'], str array",  # names
     ("PrivateLabeler", "assumptions"): "['x'], str array",
     ("*", "findings"): "['x']",  # names
+    ("*", "guesses"): "None",  # for mechanisms that take none
     ("VoteFile", "classes"): "str array",
     ("VoteFile", "missing"): "['x'], str array",
     ("PrivacyLedger.left", "most"): "huge int, beyond float",

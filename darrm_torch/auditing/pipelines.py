@@ -62,7 +62,8 @@ class PipelineAudit:
         unit: what the claim protects. Each canary is one such unit.
         coins: the number of canaries in all runs together.
         runs: how often the pipeline was run.
-        attacks: all ways of guessing that were tried; empty if the pipeline was refused before it released anything.
+        attacks: all ways of guessing that were tried, each with ``name``, ``guesses`` and ``right``; empty if the
+            pipeline was refused before it released anything.
         findings: what the structural checks of the library refused.
         scores: the scores behind the guesses (statistics, coins), for figures.
         planted: whether each canary was in the data (coins,), for figures.

@@ -29,6 +29,7 @@ __all__ = [
     "allocated_epsilon",
     "allocated_law",
     "distinct_voters",
+    "for_draws",
     "jury_delta",
     "jury_epsilon",
     "self_bounding_delta",
@@ -79,7 +80,7 @@ def allocated_delta(
     >>> allocated_delta(teacher, RandomAllocation(teachers=11), 0.0143) < 2.9e-4
     True
     """
-    profile, epsilon = as_profile("profile", profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
+    profile, epsilon = for_draws("profile", profile), check_number("epsilon", epsilon, low=0.0, high_open=True)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
     most = max(one.delta(epsilon) for one in _most(profile, allocation, voters))
     return min(max(term(epsilon) for term in price), most)
@@ -102,10 +103,23 @@ def allocated_epsilon(
     >>> round(allocated_epsilon(teacher, validated, 3e-4), 4)
     0.0146
     """
-    profile, delta = as_profile("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
+    profile, delta = for_draws("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
     most = max(one.epsilon(delta) for one in _most(profile, allocation, voters))
     return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
+
+
+def for_draws(name: str, promise: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
+    """One promise as a profile, refused where it is about replacing a unit: then both records' shards change.
+
+    Raises:
+        InvalidArgument: such a promise, or none.
+    """
+    profile = as_profile(name, promise)
+    if profile.unit.neighbours != "add/remove":
+        cure = "Replacing a unit has another price (theory, sections 12 and 17)."
+        raise InvalidArgument(name, "a promise about adding or removing a unit", str(profile.unit), cure)
+    return profile
 
 
 def allocated_law(profile: PrivacyProfile, allocation: RandomAllocation) -> RatioLaw:
@@ -240,7 +254,7 @@ def self_bounding_delta(
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
     if allocation.overlap > 1 or allocation.weights:
         raise InvalidArgument("allocation", "one with overlap=1 and equal weights", allocation)
-    return _Price(((1.0, _shared_law(as_profile("profile", profile), allocation, allowance, voters)),))(epsilon)
+    return _Price(((1.0, _shared_law(for_draws("profile", profile), allocation, allowance, voters)),))(epsilon)
 
 
 @checked
@@ -260,7 +274,7 @@ def self_bounding_epsilon(
     >>> round(self_bounding_epsilon(teacher, RandomAllocation(teachers=11), 1e-5, allowance=1.0), 3)
     0.904
     """
-    profile, delta = as_profile("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
+    profile, delta = for_draws("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
     if allocation.weights:
         raise InvalidArgument("allocation", "one with equal weights", allocation)
     if allocation.overlap > 1:

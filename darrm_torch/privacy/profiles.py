@@ -255,10 +255,9 @@ class PrivacyProfile:
             InvalidArgument: the count is below 1, or the two protect unlike units.
         """
         if isinstance(other, PrivacyProfile):
+            unit, together = common_unit((self.unit, other.unit)), self.together or other.together
             return PrivacyProfile(
-                dp_sgd=self.dp_sgd + other.dp_sgd,
-                promises=self.promises + other.promises,
-                unit=common_unit((self.unit, other.unit)),
+                dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises, unit=unit, together=together
             )
         times = check_integer("other", other, low=1, cure="It is a PrivacyProfile, or how many releases.")
         if times == 1:
@@ -269,6 +268,7 @@ class PrivacyProfile:
             ),
             promises=tuple((points, count * times) for points, count in self.promises),
             unit=self.unit,
+            together=self.together,
         )
 
     def delta(self, epsilon: float) -> float:

@@ -19,7 +19,7 @@ from ..arrays import FloatArray
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
-from .allocation_prices import allocated_law
+from .allocation_prices import allocated_law, for_draws
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile, as_profile, as_profiles
 from .ratios import RatioLaw, pair_law
@@ -172,7 +172,8 @@ def tuning_delta(
             the trained teachers.
 
     Raises:
-        InvalidArgument: a value out of range, or an allocation with a validation of its own.
+        InvalidArgument: a value out of range, an allocation with a validation of its own, or either of them with
+            promises about replacing a unit.
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(1.7, 1 / 35, 175)])
     >>> teacher.delta(1.7) < 1e-8 < tuning_delta(teacher, 1.7, runs=RandomRuns(mean=20)) < 1e-5
@@ -221,7 +222,9 @@ def _prices(
     Given a shared draw, a unit is held out in all runs or in none. With fresh draws it may be held out in some of them.
     """
     overlap = check_integer("overlap", overlap, low=1, high=10**6)
-    alone = () if validation is None else (as_profile("validation", validation),)
+    if allocation is not None or validation is not None:
+        training = tuple(for_draws("training", profile) for profile in training)
+    alone = () if validation is None else (for_draws("validation", validation),)
     if allocation is not None:
         if allocation.validation is not None:
             raise InvalidArgument("allocation", "one without a validation, which is an argument of its own", allocation)
@@ -307,8 +310,8 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
     the same one, the second density is a convex function of the first, and lies above its tangent.
     """
     high, least = _density(runs, ranks), _density(runs, most)
-    following = high[1:] / high[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
+        following = np.where(high[:-1] > high[1:], high[1:] / high[:-1], 1.0)  # 1 also below the smallest float
         steep = np.where(high[:-1] > high[1:], _fall(runs, most[:-1]) / _fall(runs, ranks[:-1]), 0.0)
     tangent = least[:-1] * np.maximum(1 - steep * (1 - following), 0.0)
     best = _density(runs, np.zeros(1))  # up to the first rank
@@ -316,8 +319,10 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
     heights = np.concatenate([least[:1], np.ravel(np.column_stack([least[:-1], tangent]))])
     rights, heights = rights * (1 + _SLACK) + _SLACK**2, np.maximum(heights * (1 - _SLACK) - _SLACK**2, 0.0)
     kept = [(0.0, 0.0)]
-    order = np.argsort(rights, kind="stable")
+    order = np.lexsort((heights, rights))
     for point in zip(rights[order].tolist(), heights[order].tolist(), strict=True):
+        if point[0] == kept[-1][0]:  # the lowest of one column is there already
+            continue
         while len(kept) > 1 and _slope(kept[-2], kept[-1]) >= _slope(kept[-1], point):
             kept.pop()
         kept.append(point)
@@ -326,7 +331,7 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
 
 
 def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
-    return (two[1] - one[1]) / (two[0] - one[0]) if two[0] > one[0] else -math.inf
+    return (two[1] - one[1]) / (two[0] - one[0])
 
 
 def _largest(corners: tuple[FloatArray, FloatArray], gain: FloatArray, cost: FloatArray) -> FloatArray:

@@ -52,7 +52,8 @@ class TrainingSettings:
         loss: ``loss(outputs, targets)``, a number for each record ``(B,)``, such as
             ``nn.MSELoss(reduction="none")`` has for outputs ``(B,)``; ``None``: the cross-entropy of the logits.
         grad_sample_mode: how Opacus finds the records' gradients: ``"hooks"``, ``"functorch"``, or ``"ghost"`` for
-            ghost clipping, which keeps only their norms.
+            fast gradient clipping, which keeps only their norms. They are computed from the gradients, one layer at a
+            time; norms from Gram products, as in Opacus' own ghost clipping, can be far too small in float32.
         max_physical_batch_size: a batch is split into parts of at most so many records, to fit in memory.
         keep_features: where the model is an ``nn.Sequential`` whose first modules are frozen, evaluate these once for
             each record. Set it to ``False`` if the data set's transforms are random.
@@ -342,7 +343,8 @@ def _made_private(
 
     ModuleValidator.validate(network, strict=True)
     ghost = settings.grad_sample_mode == "ghost"
-    bound = {"max_grad_norm": settings.max_grad_norm} if ghost else {}
+    # Norms of gradients themselves: those of Gram products cancel in float32, and a record could exceed the bound.
+    bound = {"max_grad_norm": settings.max_grad_norm, "use_ghost_clipping": False} if ghost else {}
     private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean", **bound)
     if not ghost:
         private.forbid_grad_accumulation()  # Opacus does so with its own samplers

@@ -255,7 +255,7 @@ def read_privacy(
             "ghost clipping counts neither the batches accumulated for a step nor changes of the clipping bound. Train "
             'with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch and the bound never changed',
         )
-        notes.append("Ghost clipping: the caller vouches for one batch a step and a constant clipping bound.")
+        notes.append("Ghost clipping: the caller vouches for one batch a step, a constant bound and exact norms.")
     if reason := record.get("no_allocation"):
         notes.append(f"No price of a random allocation: {reason}")
     accountant_epsilons = []

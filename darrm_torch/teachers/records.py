@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from ..errors import InvalidArgument
+from ..limits import MOST_BYTES
 from .checkpoints import weights_digest
 from .secure import SecureRandom
 from .structures import Structure, call, mapped, tensors_of
@@ -141,6 +142,9 @@ class PoissonBatches:
 def features_of(trunk: nn.Module, dataset: Any, *, device: str, size: int) -> TensorDataset | None:
     """The records with what the trunk makes of their inputs; ``None`` if that cannot be kept in one tensor each.
 
+    It is also ``None`` if they would take more than :data:`~darrm_torch.limits.MOST_BYTES`: the trunk then runs for
+    each batch. This is no error, because the size of a shard is private.
+
     The features of a record that is not finite are NaN.
     """
     parts = []
@@ -149,6 +153,8 @@ def features_of(trunk: nn.Module, dataset: Any, *, device: str, size: int) -> Te
         inputs, targets = batch_of(dataset, list(rows), device)
         features = call(trunk, inputs)
         if not (isinstance(features, Tensor) and features.is_floating_point() and isinstance(targets, Tensor)):
+            return None
+        if 2 * len(dataset) / len(rows) * features.nbytes > MOST_BYTES:  # the parts, and all in one
             return None
         finite = finite_rows(inputs, len(rows)).to(features.device)
         parts.append((torch.where(_per_row(finite, features), features, torch.nan), targets))

@@ -10,11 +10,13 @@ import pytest
 from dp_accounting import dp_event, rdp
 
 from darrm_torch import (
+    InvalidArgument,
     PrivacyGuarantee,
     PrivacyProfile,
     RandomAllocation,
     RandomRuns,
     allocated_epsilon,
+    self_bounding_epsilon,
     tuning_delta,
     tuning_epsilon,
 )
@@ -153,3 +155,43 @@ def test_no_privacy_is_priced_as_none() -> None:
     assert tuning_epsilon(PrivacyProfile.non_private(), 1e-5, runs=RandomRuns(mean=3)) == math.inf
     assert tuning_delta(PrivacyProfile.non_private(), 3.0, runs=RandomRuns(mean=3)) == 1.0
     assert tuning_epsilon(PrivacyGuarantee(epsilon=0.0), 1e-9, runs=RandomRuns(mean=3)) < 1e-6
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(5.0, 1.0), (20.0, 1.0), (20.0, math.inf), (800.0, math.inf)])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0])
+def test_the_price_holds_between_the_ranks_that_are_tried(mean: float, shape: float, epsilon: float) -> None:
+    """A rare outcome at the rank where theorem 20 is attained has the odds that the price is about."""
+    runs, one = RandomRuns(mean=mean, shape=shape), PrivacyGuarantee(epsilon=epsilon)
+    likely = 1 / (1 + math.exp(-epsilon))
+
+    def density(better: float) -> float:
+        if shape == math.inf:
+            return mean * math.exp(-mean * better)
+        return mean * ((1 / mean) / (1 / mean + (1 - 1 / mean) * better)) ** 2
+
+    edge = epsilon + math.log(density(1 - likely) / density(likely))  # in the limit the odds of the rare outcome
+    share = 1e-9
+    for below in (1e-4, 1e-6):
+        loss = edge - below
+        at_least = share * likely * (density(1 - likely + share) - math.exp(loss - epsilon) * density(likely))
+        assert 0 < at_least < tuning_delta(one, loss, runs=runs)
+
+
+def test_promises_about_replacing_a_record_have_no_price_with_draws_or_a_validation() -> None:
+    replaced, runs = HALF.for_replacement(), RandomRuns(mean=3)
+    assert tuning_epsilon(replaced, 1e-4, runs=runs) > tuning_epsilon(HALF, 1e-4, runs=runs)
+    allocation = RandomAllocation(teachers=3)
+    for refused in (
+        lambda: tuning_epsilon(replaced, 1e-4, runs=runs, allocation=allocation),
+        lambda: tuning_epsilon(replaced, 1e-4, runs=runs, validation=HALF),
+        lambda: tuning_delta(HALF, 1.0, runs=runs, validation=replaced),
+        lambda: allocated_epsilon(replaced, allocation, 1e-4),
+        lambda: self_bounding_epsilon(replaced, allocation, 1e-4, allowance=1.0),
+    ):
+        with pytest.raises(InvalidArgument, match="adding or removing"):
+            refused()
+
+
+def test_a_joint_promise_stays_one_when_it_is_composed() -> None:
+    joint = PrivacyProfile(promises=HALF.promises, together=True)
+    assert all(one.together for one in (joint.compose(2), joint.compose(HALF), HALF.compose(joint)))

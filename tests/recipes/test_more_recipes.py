@@ -8,6 +8,9 @@ import importlib
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,55 @@ def test_votes_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (tmp_path / "votes" / ".part-0009.parquet").touch()  # of a worker that was killed
     file = dt.VoteFile(tmp_path / "votes", teachers=7, classes=10, keys="id")
     assert (len(file), labels.count(b"\n")) == (1500, 1501)
+
+
+DIES = """
+import importlib, os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+import darrm_torch as dt
+
+findings, answer = importlib.import_module("recipes.12_findings"), dt.PrivacyLedger.answer
+
+def killed(ledger, keys, draw):
+    def die(rows):
+        labels = draw(rows)
+        if ledger.count == 500:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return labels
+    return answer(ledger, keys, die)
+
+dt.PrivacyLedger.answer = killed
+findings.TEACHER = replace(findings.TEACHER, epochs=1)
+findings.main(Path(sys.argv[1]), runs=1, queries=250, steps=2, limit=1000)
+"""
+
+
+@pytest.mark.slow
+def test_findings_killed_in_the_middle_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first process dies when its teachers have voted on the second hundred images."""
+    command = [sys.executable, "-c", DIES, str(tmp_path)]
+    assert subprocess.run(command, check=False, cwd=ROOT, capture_output=True).returncode == -signal.SIGKILL
+    before = dt.PrivacyLedger(tmp_path / "run-0" / "labels.ledger")
+    assert [charge.labels for charge in before.charges] == [500]  # five findings of a hundred images, or none
+    trained = {file: file.stat().st_mtime_ns for file in (tmp_path / "run-0" / "teachers").glob("teacher-*.pt")}
+    findings = recipe("12_findings")
+    monkeypatch.setattr(findings, "TEACHER", dataclasses.replace(findings.TEACHER, epochs=1))
+    monkeypatch.setattr(findings, "ONE_MODEL", dataclasses.replace(findings.ONE_MODEL, epochs=1))
+    (results,) = findings.main(tmp_path, runs=1, queries=250, steps=50, limit=1000)
+    assert [charge.labels for charge in dt.PrivacyLedger(before.path).charges] == [500, 500, 250]
+    assert {file: file.stat().st_mtime_ns for file in trained} == trained
+    assert len(trained) == findings.TEACHERS
+    assert set(results) == set(findings.COLUMNS)
+    assert np.mean(results["true labels"]) > np.mean(results["majority"])
+    task = data.load_all_classes("auto", limit=1000)
+    again = findings.label(tmp_path / "run-0", task, data.PUBLISHED[task.source])  # the whole run can be repeated
+    assert again.ledger.count == 1250
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1250 labels, one for each finding (footwear, long sleeves, opens in front, covers the legs, for" in shown
+    assert "Each record drew 1 of 11 shards in secret" in shown
 
 
 def test_fresh_votes_compose(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
+from darrm_torch.labels.voting import VotingTeachers
 from darrm_torch.teachers.checkpoints import weights_digest
 
 peft = pytest.importorskip("peft")
@@ -186,6 +188,29 @@ def test_adapters_of_other_kinds() -> None:
                 assert torch.equal(*(getattr(output, "logits", output) for output in outputs))
 
 
+def test_eleven_adapters_take_one_base_and_eleven_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_adapters(11)
+    teachers = VotingTeachers(dt.adapter_teachers(model), classes=None, mechanism=dt.NoiseFreeMajority())
+    bytes_of_base = sum(one.untyped_storage().nbytes() for one in bert().parameters())
+    adapters = storage([model]) - bytes_of_base
+    assert storage(teachers) <= bytes_of_base + 1.1 * adapters
+    layer, passes = type(bert().bert.encoder.layer[0]), []
+    forward = layer.forward
+
+    def counted(self: Any, hidden: Any, *args: Any, **how: Any) -> Any:
+        passes.append(len(hidden))
+        return forward(self, hidden, *args, **how)
+
+    monkeypatch.setattr(layer, "forward", counted)
+    teachers.check({"input_ids": IDS}, range(11))
+    passes.clear()
+    votes = teachers.votes({"input_ids": IDS}, range(11))
+    assert passes.count(len(IDS)) == 11 * 2  # layers; close votes are asked again, one input at a time
+    monkeypatch.undo()
+    alone = torch.cat([switched(model, {"input_ids": row[None]}).argmax(dim=-1) for row in IDS], dim=1)
+    assert torch.equal(votes, alone)
+
+
 # --- idle adapters ----------------------------------------------------------------------------------------------------
 
 
@@ -269,3 +294,64 @@ def test_training_that_leaves_the_adapters_as_they_are_is_named() -> None:
     assert engine.accountant.history
     with pytest.warns(UserWarning, match="teacher 0 never moved"):
         dt.read_teachers([engine, other[0]], modules=[model, other[3]], data_loaders=[loader, other[2]], initial=start)
+
+
+def lora() -> Any:
+    """A frozen base with one adapter, as train_teachers builds it for each teacher."""
+    return peft.get_peft_model(bert(), config(target_modules=["query", "value"]))
+
+
+def idle_lora() -> Any:
+    """Its adapters are disabled: nothing that the optimizer holds would learn."""
+    model = lora()
+    model.disable_adapter_layers()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("lora_" in name)
+    return model
+
+
+class Texts(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return len(IDS)
+
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": IDS[index], "labels": torch.tensor(index % 3)}
+
+
+def test_train_teachers_trains_adapters_and_resumes(tmp_path: Path) -> None:
+    settings = dt.TrainingSettings(noise_multiplier=1.0, batch_size=3, epochs=2, learning_rate=0.5)
+    shards = [range(number, 12, 3) for number in range(3)]
+    how: dict[str, Any] = {
+        "dataset": Texts(),
+        "shards": [torch.tensor(shard).numpy() for shard in shards],
+        "shard_size": 4,
+        "settings": settings,
+        "progress": False,
+    }
+    with ThreadPoolExecutor(1) as executor:
+        files = dt.train_teachers(tmp_path, build_model=lora, executor=executor, **how)
+        kept = files[0].read_bytes()
+        files[1].unlink()
+        assert dt.train_teachers(tmp_path, build_model=lora, executor=executor, **how) == files
+        assert files[0].read_bytes() == kept
+        with pytest.raises(dt.InvalidArgument, match="does not require grad"):
+            dt.train_teachers(tmp_path / "idle", build_model=idle_lora, executor=executor, **how)
+    teachers = [lora() for _ in files]
+    for file, teacher in zip(files, teachers, strict=True):
+        dt.load_teacher(file, teacher)
+    start = dict(lora().named_parameters())
+    for teacher in teachers:
+        moved = {name for name, weight in teacher.named_parameters() if not torch.equal(weight, start[name])}
+        assert any("lora_" in name for name in moved)
+        assert all(
+            "lora_" in name or "modules_to_save" in name for name in moved
+        )  # adapters, and peft's copy of a head
+    profiles = dt.read_teachers(files, modules=teachers, overlap=1, initial=lora())
+    ensemble = dt.PrivateMajorityEnsemble(
+        teachers, dt.NoiseFreeMajority(), profiles=profiles, overlap=1, ledger=dt.PrivacyLedger()
+    )
+    with torch.no_grad():
+        alone = torch.stack(
+            [torch.cat([one.eval()(input_ids=row[None]).logits.argmax(dim=-1) for row in IDS]) for one in teachers]
+        )
+    assert torch.equal(ensemble.sensitive_votes({"input_ids": IDS}), alone)

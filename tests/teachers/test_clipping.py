@@ -82,6 +82,29 @@ def test_one_record_moves_the_sum_by_the_bound_at_most(mode: Any, part: int | No
     assert float((one - other).norm()) == pytest.approx(0.25, rel=1e-3)
 
 
+class Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.head = nn.Linear(3, 2, bias=False), nn.Linear(2, 2, bias=False)
+        nn.init.zeros_(self.token.weight)
+        self.head.weight = nn.Parameter(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), requires_grad=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tokens = self.token(inputs)
+        outputs: Tensor = self.head(tokens[:, 0] - tokens[:, 1])
+        return outputs
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_a_gradient_that_is_a_small_difference_is_clipped(mode: Any) -> None:
+    """Two large tokens whose gradients nearly cancel: in float32, the norm from Gram products is zero."""
+    settings = TrainingSettings(noise_multiplier=1e-6, batch_size=1, epochs=1, learning_rate=1.0, grad_sample_mode=mode)
+    token = torch.tensor([1e6, 1e6, 1e6])
+    data = TensorDataset(torch.stack([token, token + torch.tensor([40.0, 0.0, 0.0])])[None], torch.zeros(1).long())
+    record = train_teacher(Sequences, data, shard_size=1, settings=settings, seeds=(1, 2))
+    assert float(record["module_state_dict"]["token.weight"].norm()) == pytest.approx(1.0, rel=1e-3)
+
+
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_secure_noise_has_the_declared_size(mode: Any) -> None:
     """Without records only noise moves the weights: 8,000 of them, so 5 standard errors are 4 per cent."""

@@ -112,3 +112,13 @@ def test_poisson_batches_have_the_declared_rate(random: SecureRandom | None) -> 
     drawn = sum(map(len, PoissonBatches(random, count=1000, steps=20)))
     assert abs(drawn - 1000) < 5 * (20_000 * 0.05 * 0.95) ** 0.5
     assert [*map(len, PoissonBatches(random, count=0, steps=3))] == [0, 0, 0]
+
+
+class Wide(nn.Module):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.new_zeros(1).expand(len(inputs), 2**26)
+
+
+def test_features_that_would_not_fit_are_not_kept() -> None:
+    """The check looks at the first batch alone, here a view that takes no memory."""
+    assert features_of(Wide(), TensorDataset(torch.zeros(8, 1), torch.arange(8)), device="cpu", size=2) is None
