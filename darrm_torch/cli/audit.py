@@ -170,7 +170,7 @@ def _worst_case(mechanism: Mechanism, claim: PrivacyGuarantee | None, chosen: An
 
 
 COMMAND = Command(
-    summary="Try to refute the guarantee of a mechanism's label, or of a whole pipeline.",
+    summary="Try to refute the guarantee of a label, or of a whole pipeline.",
     example="darrm audit --mechanism gnmax --teachers 11 --overlap 1 --label-target 1,1e-5",
     add_arguments=_add_arguments,
     run=_run,

@@ -92,7 +92,7 @@ def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries
         juries: ``(N, K)``, which teachers vote on which question; ``None``: all of them.
 
     >>> counts_of_votes(np.array([[0, 1], [1, 1], [MISSING, 1]]), [b"a", b"b"], 2).tolist()
-    [[1, 2], [0, 3]]
+    [[2, 1], [0, 3]]
     """
     votes = votes.copy()
     for number, row in zip(*np.nonzero(votes == MISSING), strict=True):

