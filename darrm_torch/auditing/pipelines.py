@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -172,6 +173,7 @@ class PipelineAudit:
                 f"least {self.lower_bound(0.999):.4g} with 99.9 %.",
                 f"  {best.right} of {best.guesses} guesses are right: {best.name}; {self.coins} canaries, {runs}.",
                 f"Power: the largest bound that this audit could find is {self.reach():.4g}. " + self._power_in_words(),
+                *([_BLIND] if not self.lower_bound() else []),
                 "Assumptions:",
                 f"  - Canaries: each is one {self.unit.name}; its own fair coin decides whether it is in the data.",
                 "  - Runs: each run draws fresh randomness, shards included, independently of the coins.",
@@ -184,7 +186,17 @@ class PipelineAudit:
         least = self.detectable()
         if math.isinf(least):
             return "No outcome could have refuted the claim: plant more canaries, or run the pipeline more often."
-        return f"It refutes the claim in 9 of 10 cases if the release shows canaries with an epsilon of {least:.4g}."
+        return (
+            f"It refutes the claim in 9 of 10 cases if the release shows each canary with an epsilon of {least:.4g}; "
+            "that it shows them at all is not tested."
+        )
+
+
+_BLIND = (
+    "  The guesses are hardly better than coins. Run it once with hardly any noise: if that is not refuted either, the "
+    "audit does not see its canaries. Then start networks from fixed public weights, audit records of zeros, or run "
+    "the pipeline more often."
+)
 
 
 @checked
@@ -247,6 +259,7 @@ def audit_pipeline(
     >>> audit_pipeline(no_noise, inputs, labels, claim=PrivacyGuarantee(epsilon=1.0, delta=1e-5), seed=1)
     PipelineAudit(refuted=True, lower_bound=3.213, claim=(1, 1e-05)-DP, coins=150, runs=1, findings=0)
     """
+    _check_parameters(pipeline, query_control)
     routes, unit = (claim.routes, claim.unit) if isinstance(claim, TotalPrivacy) else ((), RECORD)
     claim = claim.guarantee if isinstance(claim, TotalPrivacy) else check_guarantee("claim", claim)
     rows, targets = as_records(inputs, labels)
@@ -286,6 +299,18 @@ def audit_pipeline(
         scores=found,
         planted=truth,
     )
+
+
+def _check_parameters(pipeline: Callable[..., Any], query_control: bool) -> None:
+    """Refuse a function that cannot be called with inputs, labels and, for ``query_control``, queries."""
+    try:
+        inspect.signature(pipeline).bind(*range(3 if query_control else 2))
+    except TypeError as error:
+        expected = "a function of inputs, labels and queries" if query_control else "a function of inputs and labels"
+        cure = "Leave out query_control." if query_control else "If it takes queries, too, pass query_control=True."
+        raise InvalidArgument("pipeline", expected, str(error), cure) from None
+    except ValueError:  # built in, without a signature
+        return
 
 
 def _like(given: Any, array: Any) -> Any:

@@ -220,3 +220,33 @@ def test_errors_show_no_private_label(labels: list[Any]) -> None:
 def test_errors_of_the_users_function_are_the_users() -> None:
     with pytest.raises(ZeroDivisionError):
         audit_pipeline(lambda a, b: 1 / 0, X, Y, claim=CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "query_control", "cure"),
+    [
+        (lambda inputs, labels, queries: queries[:, 0], False, r"pass query_control=True"),
+        (lambda inputs, labels: inputs[:, 0], True, r"Leave out query_control"),
+    ],
+)
+def test_a_pipeline_with_other_parameters_is_refused_before_it_runs(
+    pipeline: Any, query_control: bool, cure: str
+) -> None:
+    claim = PrivacyGuarantee(epsilon=1.0, delta=1e-5)
+    with pytest.raises(InvalidArgument, match=rf"pipeline must be a function of inputs.*{cure}"):
+        audit_pipeline(pipeline, np.zeros((20, 40)), np.arange(20) % 2, claim=claim, query_control=query_control)
+
+
+def test_an_audit_that_sees_nothing_says_so() -> None:
+    claim, records = PrivacyGuarantee(epsilon=1.0, delta=1e-5), (np.zeros((20, 40)), np.arange(20) % 2)
+    blind = audit_pipeline(lambda inputs, labels: lambda queries: queries[:, 0], *records, claim=claim, seed=1)
+    assert blind.lower_bound() == 0
+    assert "hardly better than coins" in str(blind)
+    seen = audit_pipeline(
+        lambda inputs, labels: lambda queries: queries @ ((2 * labels[:, None] - 1) * inputs).sum(axis=0),
+        *records,
+        claim=claim,
+        seed=1,
+    )
+    assert seen.refuted
+    assert "hardly better than coins" not in str(seen)

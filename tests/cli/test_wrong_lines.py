@@ -64,7 +64,7 @@ def wrong_lines(command: str, count: int) -> Iterator[tuple[str, ...]]:
         elif kind == 2:
             yield (*right[:place], "--no-such-option", *right[place:])
         elif kind == 3:
-            yield (*right, draw.choice(sorted(options)))  # without a value
+            yield (*right, draw.choice([name for name in sorted(options) if options[name].nargs != "*"]))  # no value
         else:
             numeric = [name for name, action in options.items() if getattr(action.type, "__name__", "") != "<lambda>"]
             numeric = [name for name in numeric if options[name].type is not None]
