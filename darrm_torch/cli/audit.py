@@ -34,7 +34,12 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument(
         "--samples", type=int, default=5_000_000, metavar="N", help="most labels on each data set (default: 5000000)"
     )
-    parser.add_argument("--confidence", type=float, default=0.999, help="that of the lower bound (default: 0.999)")
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.999,
+        help="that of the lower bound (default: 0.999); a pipeline is judged at 0.95",
+    )
     parser.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="or: your function from records to a release")
     parser.add_argument("--records", metavar="MODULE:FUNCTION", help="returns the private inputs and labels")
     parser.add_argument("--strength", default="gradient", type=one_of("gradient", "far-out", "mislabelled"),

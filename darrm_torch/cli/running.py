@@ -62,7 +62,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None, *, pro
         return 130
     except BrokenPipeError:  # the reader of the output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 141  # as a shell reports it: 0 would say that a claim holds
     except (MemoryError, OverflowError) as error:
         print(f"{name}: error: a number is too large: {one_line(error) or 'out of memory'}", file=sys.stderr)
         return 2
