@@ -46,7 +46,8 @@ def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, second
     time.sleep(seconds)
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130, error
+    # Python ends itself by the signal where that reached code run by an extension module. A shell reports 130 for both.
+    assert process.returncode in (130, -signal.SIGINT), error
     assert error.endswith("darrm: stopped; run the same command again to go on\n")
     assert "Traceback" not in error
 
