@@ -197,7 +197,7 @@ def tuning_epsilon(
 
     >>> teacher = PrivacyProfile.from_dp_sgd([(1.7, 1 / 35, 175)])
     >>> [round(tuning_epsilon(teacher, 1e-5, runs=RandomRuns(mean=mean)), 2) for mean in (1, 5, 20)]
-    [0.99, 1.32, 1.61]
+    [0.99, 1.33, 1.62]
     """
     delta = check_number("delta", delta, low=0.0, high=1.0)
     prices = _prices(_parts(training), runs, overlap, allocation, validation)
