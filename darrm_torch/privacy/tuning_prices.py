@@ -267,7 +267,9 @@ class _Price:
 
     def delta(self, epsilon: float) -> float:
         """Delta at ``epsilon`` for a unit that is removed or added, whichever is larger."""
-        return float(min(1.0, max(self._delta(law, epsilon) for law in self._laws)))
+        best = max(self._best(law, epsilon) for law in self._laws)
+        default = max(max(law.removal(epsilon), law.addition(epsilon)) for law in self._laws)  # any of the candidates
+        return float(min(1.0, best + self._runs.zero * default))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon with that delta, rounded up; ``math.inf`` if there is none."""
@@ -280,14 +282,14 @@ class _Price:
                 return math.inf
         return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, 0.0, tolerance=1e-9)
 
-    def _delta(self, law: RatioLaw, epsilon: float) -> float:
+    def _best(self, law: RatioLaw, epsilon: float) -> float:
+        """What one or more runs cost, if all outcomes had the odds of this law."""
         factor = math.exp(min(epsilon, _LARGEST)) * (1 - law.value_error - _SLACK)
         removed = _largest(self._corners[0], law.values, np.full_like(law.values, factor))
         added = _largest(self._corners[1], np.ones_like(law.values), factor * law.values)
         most = float(_density(self._runs, np.zeros(1))[0])
         delta = max(float(law.masses @ removed) + most * law.lost, float(law.masses @ added)) + most * law.gone
-        slack = 1 + law.mass_error + law.value_error + _SLACK
-        return delta * slack + self._runs.zero * max(law.removal(epsilon), law.addition(epsilon))
+        return delta * (1 + law.mass_error + law.value_error + _SLACK)
 
 
 def _most(ranks: FloatArray, losses: FloatArray, there: FloatArray, back: FloatArray) -> FloatArray:

@@ -137,6 +137,16 @@ def test_the_worst_candidate_and_the_score_count_and_do_not_add_up() -> None:
     assert mixed >= tuning_delta(gaussian, 0.6, runs=runs, validation=weak)
 
 
+def test_the_default_candidate_of_no_run_need_not_be_the_one_with_the_worst_price() -> None:
+    # At this epsilon a run of the pure promise costs nothing, but the best of several does; the other reveals the data
+    # with probability .005. If the default is the other, both costs come together.
+    runs, pure = RandomRuns(mean=1, shape=math.inf), PrivacyGuarantee(epsilon=0.5)
+    default = PrivacyGuarantee(epsilon=0.0, delta=0.005)
+    alone = tuning_delta(pure, 0.55, runs=runs)
+    assert tuning_delta(default, 0.55, runs=runs) < alone
+    assert tuning_delta([default, pure], 0.55, runs=runs) >= alone + runs.zero * 0.005
+
+
 @pytest.mark.parametrize(("mean", "shape"), LAWS)
 def test_numbers_of_runs_have_their_law(mean: float, shape: float) -> None:
     runs, law, draws = RandomRuns(mean=mean, shape=shape), chances(mean, shape), 2000
