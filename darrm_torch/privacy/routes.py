@@ -277,7 +277,8 @@ def _together(key: RouteKey, release: Release) -> _Bound:
             None,
             "The teachers won a private tuning, so they depend on each other: only their joint price is proven.",
         )
-    if others or release.validation is not None:
+    tunings = {getattr(profile.reading, "tuning", None) for profile in release.profiles}
+    if others or len(tunings) > 1 or release.validation is not None:
         return math.inf, "The total of a tuning covers the teachers of its best run together, and nothing else."
     return joint.compose(release.rounds).epsilon(release.delta), (
         "The teachers won a private tuning. The labels reveal no more than publishing them with their score. The bound "

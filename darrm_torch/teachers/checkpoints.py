@@ -285,7 +285,7 @@ def migrate(file: Path) -> None:
 
 
 def copy_teacher(file: Path, target: Path, facts: Mapping[str, Any], *, written: int) -> None:
-    """Copy a file of :func:`train_teachers` with other ``facts`` and another time in it."""
+    """Copy a file of :func:`train_teachers` with other ``facts`` in it and another modification time."""
     record = torch.load(file, weights_only=True, map_location="cpu")
     with write_whole(target, private=True) as temporary:
         torch.save(record | facts, temporary)
@@ -362,10 +362,9 @@ def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
     return checkpoint
 
 
-def tuned_profile(record: Mapping[str, Any], unit: str, records_per_unit: int) -> PrivacyProfile | None:
+def tuned_profile(record: Mapping[str, Any]) -> PrivacyProfile | None:
     """What a tuning promises about all teachers of the run that won; None for other teachers."""
     if "tuning" not in record:
         return None
     epsilon, delta = record["tuning"]["question"]["total"]
-    profile = replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)
-    return profile if (unit, records_per_unit) == ("record", 1) else profile.for_unit(unit, records=records_per_unit)
+    return replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)

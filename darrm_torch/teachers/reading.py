@@ -71,6 +71,7 @@ class PrivacyReading:
         watched: whether the clipping bound and the noise of every step were recorded, see
             :func:`~darrm_torch.watch_training`, or the library itself trained the teacher.
         shard: the public name of the draw and the number of the teacher's shard, if the file records them.
+        tuning: the public name of the tuning that the teacher won, if any.
         common: the number of weights and buffers that all teachers read together have in common, bit for bit.
         notes: what was not checked, and what the caller vouches for.
     """
@@ -87,6 +88,7 @@ class PrivacyReading:
     overlap: int | None = None
     allocation: RandomAllocation | None = None
     shard: tuple[str, int] | None = None
+    tuning: str | None = None
     common: int = 0
     watched: bool = False
     notes: tuple[str, ...] = ()
@@ -212,6 +214,7 @@ def read_privacy(
     profile = PrivacyProfile.from_dp_sgd(history)  # checks every number before an Opacus accountant sees it
     profile = PrivacyProfile.from_dp_sgd([(noise, drawn_rate(rate), count) for noise, rate, count in history])
     epsilon = profile.epsilon(delta)  # of single records, as the accountants of Opacus count
+    profile = tuned_profile(record) or profile
     if (unit, records_per_unit) != ("record", 1):
         profile = profile.for_unit(unit, records=records_per_unit)
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
@@ -276,10 +279,11 @@ def read_privacy(
         randomness=source_of_noise(record, optimizer),
         allocation=RandomAllocation.from_dict(record["allocation"]) if record.get("allocation") else None,
         shard=(record["draw"], record["shard"]) if {"draw", "shard"} <= record.keys() else None,
+        tuning=record.get("tuning", {}).get("name"),
         watched=watched,
         notes=tuple(notes),
     )
-    return replace(tuned_profile(record, unit, records_per_unit) or profile, reading=reading)
+    return replace(profile, reading=reading)
 
 
 @checked
@@ -315,8 +319,6 @@ def read_teachers(
     >>> [round(teacher.epsilon(1e-4), 4) for teacher in teachers]
     [0.0751, 0.0751]
     """
-    if initial is not None:
-        state_of(initial, "initial")
     if isinstance(sources, (str, os.PathLike)):
         folder, sources = sources, weights_in(Path(sources))
         if not sources:
@@ -333,7 +335,7 @@ def read_teachers(
     known = [state for state in weights if state is not None]
     common = common_weights(known) if len(known) == len(sources) else {}
     same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "delta": delta, "accept": accept}
-    same["initial"] = {**common_constants(known), **(common if initial is None else state_of(initial))}
+    same["initial"] = {**common_constants(known), **(common if initial is None else state_of(initial, "initial"))}
     profiles = tuple(
         read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, **same)
         for source, module, loader, optimizer in zip(sources, *parts, strict=True)
@@ -348,8 +350,7 @@ def read_teachers(
         accept=accept,
     )
     loaders = [loader for loader in parts[1] if loader is not None]
-    found = largest_overlap(loaders) if loaders else None
-    seen: dict[str, Any] = {"overlap": found, "common": len(common)}
+    seen: dict[str, Any] = {"overlap": largest_overlap(loaders) if loaders else None, "common": len(common)}
     return tuple(replace(profile, reading=replace(profile.reading, **seen)) for profile in profiles)
 
 
@@ -388,8 +389,7 @@ def _check_sampling(
     history: History, data_loader: Any, rate: float | None, record: dict[str, Any], accept: Collection[Finding]
 ) -> tuple[str, int | None, list[str]]:
     """How batches were drawn, from how many records, and notes; ``rate``: one batch's, as the optimizer reports it."""
-    notes = []
-    records = record.get("shard_size")
+    notes, records = list[str](), record.get("shard_size")
     if data_loader is not None:
         if not hasattr(data_loader, "dataset"):
             raise InvalidArgument("data_loader", "the loader that make_private returned", data_loader)

@@ -173,7 +173,8 @@ def tune_teachers(
         if files[-1].exists():  # written last
             return _winner(files, settings, total, question)
         chosen = [secrets.randbelow(len(settings)) for _ in range(runs.draw())]
-        _keep(private, {"question": question, "chosen": chosen or [0], "scores": [], "done": False})
+        start = {"name": secrets.token_hex(8)}
+        _keep(private, {"question": question, **start, "chosen": chosen or [0], "scores": [], "done": False})
     state = json.loads((private / _STATE).read_text())
     if state["question"] != question:
         raise InvalidArgument("private_folder", "that of this tuning", "that of another tuning", "Use another folder.")
@@ -220,7 +221,8 @@ def tune_teachers(
 def _publish(private: Path, files: tuple[Path, ...], state: dict[str, Any]) -> None:
     """Write the teachers of the best run, with the price of the tuning in place of their own."""
     best = int(np.argmax([_accuracy(score) for score in state["scores"]]))  # of equal ones the first
-    tuning = {"question": state["question"], "chosen": state["chosen"][best], "score": state["scores"][best]}
+    tuning = {name: state[name] for name in ("name", "question")}
+    tuning |= {"chosen": state["chosen"][best], "score": state["scores"][best]}
     facts = {"allocation": None, "no_allocation": _PRICED, "tuning": tuning}
     now = time.time_ns()
     for file in files:

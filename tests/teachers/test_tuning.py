@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,13 @@ def test_the_files_carry_the_price_of_the_tuning(tmp_path: Path, monkeypatch: py
     mixed = [profiles[0], dt.PrivacyProfile.from_guarantee(TOTAL)]
     total = dt.total_privacy(teachers=mixed, mechanism=dt.NoiseFreeMajority(), labels=50, delta=TOTAL.delta)
     assert total.epsilon == math.inf
+    assert profiles[0].reading is not None
+    other = replace(profiles[1], reading=replace(profiles[1].reading, tuning="another"))
+    assert {profile.reading.tuning for profile in profiles} == {profiles[0].reading.tuning} != {None}
+    total = dt.total_privacy(
+        teachers=[profiles[0], other], mechanism=dt.NoiseFreeMajority(), labels=50, delta=TOTAL.delta
+    )
+    assert total.epsilon == math.inf  # of two tunings with the same total
     assert dt.PrivacyProfile.from_dict(profiles[0].to_dict()) == profiles[0] != dt.PrivacyProfile.from_guarantee(TOTAL)
 
 
