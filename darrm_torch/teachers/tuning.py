@@ -173,7 +173,7 @@ def tune_teachers(
         if files[-1].exists():  # written last
             return _winner(files, settings, total, question)
         chosen = [secrets.randbelow(len(settings)) for _ in range(runs.draw())]
-        start = {"name": secrets.token_hex(8)}
+        start = {"name": secrets.token_hex(8), "started": time.time_ns()}
         _keep(private, {"question": question, **start, "chosen": chosen or [0], "scores": [], "done": False})
     state = json.loads((private / _STATE).read_text())
     if state["question"] != question:
@@ -224,9 +224,8 @@ def _publish(private: Path, files: tuple[Path, ...], state: dict[str, Any]) -> N
     tuning = {name: state[name] for name in ("name", "question")}
     tuning |= {"chosen": state["chosen"][best], "score": state["scores"][best]}
     facts = {"allocation": None, "no_allocation": _PRICED, "tuning": tuning}
-    now = time.time_ns()
-    for file in files:
-        copy_teacher(private / f"run-{best:04d}" / "teachers" / file.name, file, facts, written=now)
+    for file in files:  # with the time of the start: the end would show how many runs there were
+        copy_teacher(private / f"run-{best:04d}" / "teachers" / file.name, file, facts, written=state["started"])
 
 
 def _calibrated(
