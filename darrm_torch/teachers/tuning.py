@@ -31,7 +31,7 @@ from ..privacy.tuning_prices import RandomRuns, tuning_epsilon
 from .checkpoints import Checkpoint, copy_teacher, load_teacher
 from .dp_sgd import TrainingSettings
 from .reading import drawn_rate
-from .records import batch_of, finite_rows, shard_of, zeros_unless
+from .records import batch_of, data_digest, finite_rows, shard_of, zeros_unless
 from .shards import Shards, open_private
 from .structures import call, logits_of
 from .training import train_teachers
@@ -115,8 +115,8 @@ def tune_teachers(
         private_folder: keeps the runs; default: that of ``shards``, or else ``folder / "private"``.
 
     Raises:
-        InvalidArgument: a value out of range, shards that hold nothing out or that the library did not draw, or a
-            folder with the teachers of another tuning.
+        InvalidArgument: a value out of range, shards that hold nothing out or that the library did not draw, a folder
+            with the teachers of another tuning, or other data than those that a stopped tuning was started with.
         DarrmError: a run failed; the reason is in the private folder.
 
     >>> import functools, tempfile
@@ -169,15 +169,19 @@ def tune_teachers(
         "draw": None if shared is None else shared.draw,
     }
     files = tuple(folder / f"teacher-{number:03d}.pt" for number in range(allocation.teachers))
+    if not (private / _STATE).exists() and files[-1].exists():  # written last
+        return _winner(files, settings, total, question)
+    digest = data_digest(dataset, shared or ())
     if not (private / _STATE).exists():
-        if files[-1].exists():  # written last
-            return _winner(files, settings, total, question)
         chosen = [secrets.randbelow(len(settings)) for _ in range(runs.draw())]
-        start = {"name": secrets.token_hex(8), "started": time.time_ns()}
+        start = {"name": secrets.token_hex(8), "started": time.time_ns(), "data": digest}
         _keep(private, {"question": question, **start, "chosen": chosen or [0], "scores": [], "done": False})
     state = json.loads((private / _STATE).read_text())
     if state["question"] != question:
         raise InvalidArgument("private_folder", "that of this tuning", "that of another tuning", "Use another folder.")
+    if state["data"] != digest:
+        cure = "A record could be held out in one run and trained on in another. Use another folder."
+        raise InvalidArgument("dataset", "the one that the tuning was started with", "another", cure)
     for number in range(len(state["scores"]), len(state["chosen"])):
         place = private / f"run-{number:04d}"
         make_private_folder(place)

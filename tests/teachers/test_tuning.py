@@ -149,6 +149,9 @@ def test_a_stopped_tuning_resumes_with_the_runs_it_drew(
     assert (state["chosen"], state["scores"]) == ([0, 1, 1], [[10, 20], [25, 5]])
     assert (private / "tuning.json").stat().st_mode & 0o777 == 0o600
     assert not [*(tmp_path / "teachers").glob("*.pt")]
+    turned = TensorDataset(INPUTS.flip(0), RECORDS.tensors[1].flip(0))
+    with pytest.raises(dt.InvalidArgument, match="dataset must be the one that the tuning was started with"):
+        dt.tune_teachers(**asked | {"dataset": turned})
     monkeypatch.setattr(dt.RandomRuns, "draw", None)  # nothing is drawn again
     monkeypatch.setattr(tuning, "train_teachers", stop_at(-1))
     won = dt.tune_teachers(**asked)
