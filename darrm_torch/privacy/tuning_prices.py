@@ -21,7 +21,7 @@ from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_law, for_draws
 from .guarantees import PrivacyGuarantee
-from .profiles import PrivacyProfile, as_profile, as_profiles
+from .profiles import PrivacyProfile, as_profiles
 from .ratios import RatioLaw, pair_law
 
 __all__ = ["RandomRuns", "tuning_delta", "tuning_epsilon"]
@@ -31,8 +31,6 @@ _SLACK = 2.0**-30  # over all rounding, and over what the tables of the numbers 
 _LARGEST = 600.0  # of an epsilon
 _LEAST = 1e-36  # probability of a number of runs, in units of the most likely one, that is still drawn
 _MOST_RUNS = 10**6
-
-Promise = PrivacyProfile | PrivacyGuarantee
 
 
 @checked
@@ -180,7 +178,7 @@ def tuning_delta(
     True
     """
     epsilon = check_number("epsilon", epsilon, low=0.0, high_open=True)
-    return max(price.delta(epsilon) for price in _prices(_parts(training), runs, overlap, allocation, validation))
+    return max(price.delta(epsilon) for price in _prices(training, runs, overlap, allocation, validation))
 
 
 @checked
@@ -200,18 +198,12 @@ def tuning_epsilon(
     [0.99, 1.33, 1.62]
     """
     delta = check_number("delta", delta, low=0.0, high=1.0)
-    prices = _prices(_parts(training), runs, overlap, allocation, validation)
+    prices = _prices(training, runs, overlap, allocation, validation)
     return max(price.epsilon(delta) for price in prices)
 
 
-def _parts(training: object) -> tuple[PrivacyProfile, ...]:
-    if isinstance(training, (PrivacyProfile, PrivacyGuarantee)):
-        return (as_profile("training", training),)
-    return tuple(dict.fromkeys(as_profiles("training", training)))
-
-
 def _prices(
-    training: tuple[PrivacyProfile, ...],
+    training: PrivacyProfile | PrivacyGuarantee | Sequence[PrivacyProfile | PrivacyGuarantee],
     runs: RandomRuns,
     overlap: int,
     allocation: RandomAllocation | None,
@@ -222,14 +214,16 @@ def _prices(
     Given a shared draw, a unit is held out in all runs or in none. With fresh draws it may be held out in some of them.
     """
     overlap = check_integer("overlap", overlap, low=1, high=10**6)
+    several = [training] if isinstance(training, (PrivacyProfile, PrivacyGuarantee)) else training
+    profiles = tuple(dict.fromkeys(as_profiles("training", several)))
     if allocation is not None or validation is not None:
-        training = tuple(for_draws("training", profile) for profile in training)
+        profiles = tuple(for_draws("training", profile) for profile in profiles)
     alone = () if validation is None else (for_draws("validation", validation),)
     if allocation is not None:
         if allocation.validation is not None:
             raise InvalidArgument("allocation", "one without a validation, which is an argument of its own", allocation)
-        return [_price(training, runs, allocation, alone)]
-    together = tuple(profile.compose(overlap) for profile in training)
+        return [_price(profiles, runs, allocation, alone)]
+    together = tuple(profile.compose(overlap) for profile in profiles)
     return [_price(part, runs, None, ()) for part in (together, alone) if part]
 
 
