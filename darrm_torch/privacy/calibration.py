@@ -45,7 +45,7 @@ def calibrate_noise(
         validation: what the score of a run promises to held-out units, with ``runs``.
 
     Raises:
-        InvalidArgument: an argument is out of range, or no noise is enough.
+        InvalidArgument: an argument is out of range, a ``validation`` is given without ``runs``, or no noise is enough.
 
     >>> total = PrivacyGuarantee(epsilon=0.25, delta=1e-5)
     >>> round(calibrate_noise(total, sample_rate=1 / 35, steps=175), 2)
@@ -54,6 +54,9 @@ def calibrate_noise(
     check_guarantee("total", total)
     if not isinstance(unit, ProtectedUnit) or unit.neighbours != "add/remove":
         raise InvalidArgument("unit", "a ProtectedUnit that is added or removed", unit)
+    if validation is not None and runs is None:
+        cure = "What is released about held-out units is declared in the allocation."
+        raise InvalidArgument("validation", "None without runs", type(validation).__name__, cure)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
     steps, overlap = (
         check_integer("steps", steps, low=1, high=10**9),

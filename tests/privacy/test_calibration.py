@@ -43,3 +43,5 @@ def test_wrong_arguments() -> None:
     for wrong in ({"sample_rate": 0.0}, {"steps": 0}, {"overlap": 0}):
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
             calibrate_noise(PrivacyGuarantee(epsilon=1.0, delta=1e-5), **(RUN | wrong))
+    with pytest.raises(InvalidArgument, match="validation must be None without runs"):
+        calibrate_noise(PrivacyGuarantee(epsilon=1.0, delta=1e-5), validation=PrivacyProfile.non_private(), **RUN)
