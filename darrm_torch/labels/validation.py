@@ -21,7 +21,7 @@ from ..privacy.validation import PrivateValidation, Reads
 from ..teachers.checkpoints import weights_digest
 from ..teachers.records import batch_of, data_digest, example_of, finite_rows
 from ..teachers.shards import Shards, as_shards
-from ..teachers.structures import Structure, call, logits_of, mapped, rows_of, size_of
+from ..teachers.structures import Structure, call, logits_of, mapped, probabilities_of, rows_of, size_of
 from .accuracy import AccuracyEstimate, keep_estimate
 from .ensemble import PrivateMajorityEnsemble
 
@@ -241,9 +241,7 @@ def _answers(ensemble: PrivateMajorityEnsemble, of: Any) -> Callable[[Structure]
         finally:
             for part, mode in modes:
                 part.training = mode
-        if logits.shape[1] == 1:
-            logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
-        probabilities = logits.softmax(dim=1).nan_to_num().numpy()
+        probabilities = probabilities_of(logits).numpy()
         return probabilities.argmax(axis=1), probabilities.max(axis=1), probabilities.shape[1]
 
     return student if isinstance(of, nn.Module) else labels if of == "labels" else one_teacher

@@ -25,6 +25,7 @@ __all__ = [
     "device_of",
     "logits_of",
     "mapped",
+    "probabilities_of",
     "rows_of",
     "size_of",
     "tensors_of",
@@ -139,6 +140,13 @@ def logits_of(outputs: Any, logits: Callable[[Any], Any] | None = None) -> Any:
     if isinstance(outputs, tuple | list) and outputs:
         return logits_of(outputs[0])
     return outputs
+
+
+def probabilities_of(logits: Tensor) -> Tensor:
+    """``(B, C)``; one output stands for two classes, and what is not finite becomes 0."""
+    if logits.shape[-1] == 1:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
+    return logits.softmax(dim=-1).nan_to_num()
 
 
 def call(network: nn.Module, inputs: Structure) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
@@ -33,7 +33,7 @@ from .dp_sgd import TrainingSettings
 from .reading import drawn_rate
 from .records import batch_of, data_digest, finite_rows, shard_of, zeros_unless
 from .shards import Shards, open_private
-from .structures import call, logits_of
+from .structures import call, logits_of, probabilities_of
 from .training import train_teachers
 
 __all__ = ["TunedTeachers", "counts_on", "tune_teachers"]
@@ -288,19 +288,12 @@ def counts_on(files: Sequence[Path], build_model: Callable[[], nn.Module], datas
         inputs, targets = batch_of(dataset, list(rows), "cpu")
         usable = finite_rows(inputs, len(rows))
         inputs = zeros_unless(usable, inputs)
-        votes: Any = sum(_probabilities(logits_of(call(model, inputs)).double()) for model in models)
+        votes: Any = sum(probabilities_of(logits_of(call(model, inputs)).double()) for model in models)
         known = usable & (targets >= 0) & (targets < votes.shape[-1])
         right = votes.argmax(dim=-1) == targets
         counts[0] += int((right & known).sum())
         counts[1] += int((~right & known).sum())
     return counts
-
-
-def _probabilities(logits: Tensor) -> Tensor:
-    """``(B, C)``; one output stands for two classes."""
-    if logits.shape[-1] == 1:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
-    return logits.softmax(dim=-1).nan_to_num(0.0)
 
 
 def _winner(
