@@ -70,9 +70,9 @@ def least_right(epsilon: float, delta: float, *, coins: int, guesses: int, risk:
 def least_caught(epsilon: float, delta: float, *, coins: int, guesses: int, risk: float, power: float) -> float:
     """The smallest true epsilon at which an audit with this many guesses refutes the claim of ``epsilon``.
 
-    Each guess is right with probability e^t / (1 + e^t), as if randomized response had
-    released each coin, and the claim is refuted with probability ``power``. ``math.inf`` if no number of right guesses
-    refutes it.
+    At a true epsilon t, each guess is right with probability e^t / (1 + e^t), as if randomized response had released
+    each coin; the claim is then refuted with probability ``power``. ``math.inf`` if no number of right guesses refutes
+    it.
     """
     needed = least_right(epsilon, delta, coins=coins, guesses=guesses, risk=risk)
     if not needed:

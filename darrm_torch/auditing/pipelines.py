@@ -188,7 +188,7 @@ class PipelineAudit:
             return "No outcome could have refuted the claim: plant more canaries, or run the pipeline more often."
         return (
             f"It refutes the claim in 9 of 10 cases if the release shows each canary with an epsilon of {least:.4g}; "
-            "that it shows them at all is not tested."
+            "whether it shows them is not tested."
         )
 
 

@@ -113,7 +113,7 @@ def for_draws(name: str, promise: PrivacyProfile | PrivacyGuarantee) -> PrivacyP
     """One promise as a profile, refused where it is about replacing a unit: then both records' shards change.
 
     Raises:
-        InvalidArgument: such a promise, or none.
+        InvalidArgument: ``promise`` is about replacing a unit, or is neither a guarantee nor a profile.
     """
     profile = as_profile(name, promise)
     if profile.unit.neighbours != "add/remove":

@@ -12,8 +12,9 @@ from .validation import PrivateValidation
 __all__ = ["TUNING", "assumptions_of"]
 
 TUNING = (
-    "Tuning: candidates are public, and whether a run failed did not depend on the data. The runs that lost, their "
-    "number, logs and times, and the draws of shards and of held-out records, stay with the private data."
+    "Tuning: candidates are public, nothing but the noisy scores chose a run, and whether a run failed did not depend "
+    "on the data. The runs that lost, their number, logs and times, and the draws of shards and of held-out records, "
+    "stay with the private data."
 )
 
 
@@ -75,7 +76,7 @@ def assumptions_of(
         if fresh
         else "Votes: the same trained teachers vote on every input.",
         "Secrecy: only the labels are released: no votes, no counts, no teachers, no errors or logs of theirs and no "
-        f"accuracy measured on private data{' but by the validation' * (validation is not None)}.",
+        f"accuracy measured on private data{' except by the validation' * (validation is not None)}.",
         "Ledger: these labels are all that these teachers give out. What another ledger or another mechanism gives "
         "out adds to the cost.",
     ]

@@ -89,7 +89,7 @@ class RandomRuns:
 
 
 def _density(runs: RandomRuns, better: FloatArray) -> FloatArray:
-    """How much more likely an outcome is to win than to come out of one run, if a run is ``better`` by this chance.
+    """The density of the winning outcome with respect to that of one run, where a run beats it with chance ``better``.
 
     That is the derivative of the generating function at ``1 - better``, at most the mean.
     """
@@ -100,7 +100,7 @@ def _density(runs: RandomRuns, better: FloatArray) -> FloatArray:
 
 
 def _fall(runs: RandomRuns, better: FloatArray) -> FloatArray:
-    """By how many percent the density falls where ``better`` grows by one percent."""
+    """The percentage by which the density falls if ``better`` grows by one percent."""
     if runs.shape == math.inf:
         return runs.mean * better
     stop = _stop(runs)

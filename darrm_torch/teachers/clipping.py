@@ -86,8 +86,8 @@ def ghost_gradients(module: Any, losses_of: Callable[[Tensor | None], Tensor]) -
     """Ghost clipping: one backward pass for the norms of the records' gradients, another for their clipped sum.
 
     Args:
-        module: a ``GradSampleModuleFastGradientClipping`` with ``use_ghost_clipping=False``. So norms are sums of
-            squares, whose rounding errors are relative. In a sum of Gram products, terms cancel: a norm of 300 can
+        module: a ``GradSampleModuleFastGradientClipping`` with ``use_ghost_clipping=False``. Norms are then sums
+            of squares, whose rounding errors are relative. In sums of Gram products, terms cancel: a norm of 300 can
             come out as 0, and the record is not clipped.
         losses_of: returns the losses ``(B,)`` of the records in this mask, and zero for all others.
     """
