@@ -74,7 +74,9 @@ def test_outputs_are_checked_and_the_mode_is_kept() -> None:
 
 def test_the_users_function_can_import_its_own_modules(trained: Path) -> None:
     (trained / "parts_of_a_user.py").write_text("from torch import nn\n\nhead = lambda: nn.Linear(4, 2)\n")
-    (trained / "late_nets_of_a_user.py").write_text("def build():\n    from parts_of_a_user import head\n    return head()\n")
+    (trained / "late_nets_of_a_user.py").write_text(
+        "def build():\n    from parts_of_a_user import head\n    return head()\n"
+    )
     before = [*sys.path]
     assert isinstance(build_network("--build", "late_nets_of_a_user:build"), nn.Linear)
     assert sys.path == before
