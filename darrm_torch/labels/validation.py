@@ -21,7 +21,7 @@ from ..privacy.validation import PrivateValidation, Reads
 from ..teachers.checkpoints import weights_digest
 from ..teachers.records import batch_of, data_digest, example_of, finite_rows
 from ..teachers.shards import Shards, as_shards
-from ..teachers.structures import Structure, call, logits_of, mapped, rows_of, size_of
+from ..teachers.structures import Structure, call, evaluating, logits_of, mapped, rows_of, size_of
 from .accuracy import AccuracyEstimate, keep_estimate
 from .ensemble import PrivateMajorityEnsemble
 
@@ -232,15 +232,9 @@ def _answers(ensemble: PrivateMajorityEnsemble, of: Any) -> Callable[[Structure]
         drawn = RandomBits().below(np.full(votes.shape[1], votes.shape[0]))
         return votes[drawn, np.arange(votes.shape[1])], None, classes
 
-    @torch.no_grad()
     def student(inputs: Structure) -> _Answers:
-        modes = [(part, part.training) for part in of.modules()]
-        of.eval()
-        try:
+        with evaluating(of):
             logits = logits_of(call(of, inputs)).float().cpu()
-        finally:
-            for part, mode in modes:
-                part.training = mode
         if logits.shape[1] == 1:
             logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
         probabilities = logits.softmax(dim=1).nan_to_num().numpy()
