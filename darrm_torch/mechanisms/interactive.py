@@ -134,7 +134,8 @@ class InteractiveGNMax(ConfidentGNMax):
         return {**super()._parameters(), "confidence": self.confidence}
 
     def _notes(self) -> list[str]:
-        return [*super()._notes(), "where the teachers do not answer, a confident guess of the student is the label"]
+        own = "where the teachers do not answer, a confident guess of the student is the label"
+        return [*super()._notes(), own, "assumed: guesses depend on earlier labels and public data only"]
 
     def _listed_epsilon(self, *request: Any) -> float:
         return float("inf")  # the law depends on the guesses, too
