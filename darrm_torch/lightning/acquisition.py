@@ -34,6 +34,8 @@ def margin(student: nn.Module, inputs: Structure) -> Tensor:
 def disagreement(student: nn.Module, inputs: Structure) -> Tensor:
     """How much predictions for changed inputs differ from that for the input: the mean divergence ``(B,)``.
 
+    With findings, it is the mean over them, too.
+
     Raises:
         InvalidArgument: a student without ``consistency``, which says how inputs may change.
     """
@@ -41,9 +43,10 @@ def disagreement(student: nn.Module, inputs: Structure) -> Tensor:
     if view is None:
         cure = 'Give it FixMatch() or VirtualAdversarialTraining(), or use acquire="margin".'
         raise InvalidArgument("student", 'one with views of its inputs, for acquire="disagreement"', student, cure)
-    log_law = F.log_softmax(student(inputs), dim=1)
-    changed = (F.log_softmax(student(view(student, inputs)), dim=1) for _ in range(_VIEWS))
-    return torch.stack([(log_law.exp() * (log_law - other)).sum(dim=1) for other in changed]).mean(dim=0)
+    log_law = F.log_softmax(student(inputs), dim=-1)
+    changed = (F.log_softmax(student(view(student, inputs)), dim=-1) for _ in range(_VIEWS))
+    divergences = torch.stack([(log_law.exp() * (log_law - other)).sum(dim=-1) for other in changed])
+    return divergences.mean(dim=0).reshape(len(log_law), -1).mean(dim=1)
 
 
 _NAMED: dict[Any, Callable[[Any, Any], Tensor]] = {"margin": margin, "disagreement": disagreement}
