@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from darrm_torch.files import make_private_folder, write_whole
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 
 from .data import PUBLISHED, Task, load_all_classes
+from .experiment import fit, load_models, with_noise_for
 from .options import quieten
 
 FINDINGS = {
@@ -80,10 +80,7 @@ def train(folder: Path, task: Task, shards: Sequence[Any], size: int, settings: 
         progress=False,
         **how,
     )
-    models = [network() for _ in files]
-    for file, model in zip(files, models, strict=True):
-        dt.load_teacher(file, model)
-    return files, models
+    return files, load_models(files, network)
 
 
 def label(folder: Path, task: Task, records: int) -> dt.PrivateMajorityEnsemble:
@@ -102,9 +99,7 @@ def label(folder: Path, task: Task, records: int) -> dt.PrivateMajorityEnsemble:
 
 def one_model(folder: Path, task: Task, records: int) -> nn.Module:
     """The rival: one model of all records, with the noise that the same total needs."""
-    steps = ONE_MODEL.steps_per_epoch(records)
-    noise = dt.calibrate_noise(TOTAL, sample_rate=1 / steps, steps=steps * ONE_MODEL.epochs)
-    shards, settings = [np.arange(len(task.private_labels))], replace(ONE_MODEL, noise_multiplier=noise)
+    shards, settings = [np.arange(len(task.private_labels))], with_noise_for(TOTAL, ONE_MODEL, records)
     where = {"private_folder": folder / "private", "name": "one-model"}
     _, (model,) = train(folder / "one-model", task, shards, records, settings, **where)
     return model
@@ -114,11 +109,7 @@ def student_of(inputs: Tensor, labels: Tensor, *, seed: int, steps: int) -> Stud
     """A student of these labels."""
     torch.manual_seed(seed)
     student = StudentModule(network(), findings=[*FINDINGS], learning_rate=5e-3)
-    trainer = L.Trainer(
-        max_steps=steps, max_epochs=-1, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(student, DataLoader(TensorDataset(inputs, labels), batch_size=50, shuffle=True))
+    fit(student, DataLoader(TensorDataset(inputs, labels), batch_size=50, shuffle=True), max_steps=steps, max_epochs=-1)
     return student.eval()
 
 
