@@ -1,14 +1,14 @@
 """Several findings per image: five attributes of Fashion-MNIST, eleven teachers, labels and a student by finding.
 
-    python -m recipes.12_findings                        # five runs, two minutes of one core
-    python -m recipes.12_findings --runs 1 --limit 2000  # a quick look
+    python -m recipes.12_findings                         # five runs, two minutes of one core
+    python -m recipes.12_findings --seeds 1 --limit 2000  # a quick look
 
 The attributes are sets of classes, see FINDINGS. Each record draws one of eleven shards in secret, and the noise of the
 training is the smallest with which all teachers together cost (1, 1e-5). The majority of their votes on each finding is
 released without further noise, so neither the number of images nor that of findings changes the total.
 
 The rivals keep the same total: one private model of all records with five outputs, which can be published as it is, and
-the more frequent answer for each finding, which needs no data. A student of as many true labels shows what labels can
+the more frequent answer for each finding, without a model. A student of as many true labels shows what labels can
 do at best. You can stop the recipe at any time and run it again: teachers and labels that are there are kept.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import darrm_torch as dt
+from darrm_torch.cli.parser import Command
+from darrm_torch.cli.running import run_command
+from darrm_torch.errors import check_integer
 from darrm_torch.files import make_private_folder, write_whole
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 
@@ -125,7 +129,7 @@ def _means(right: Tensor) -> list[float]:
     return right.float().mean(dim=0).tolist()
 
 
-def run(folder: Path, task: Task, *, seed: int, queries: int, steps: int) -> tuple[dict[str, list[float]], Any]:
+def compare(folder: Path, task: Task, *, seed: int, queries: int, steps: int) -> tuple[dict[str, list[float]], Any]:
     """Accuracies by finding, and the ensemble."""
     records = PUBLISHED[task.source]
     ensemble = label(folder, task, records)
@@ -153,22 +157,13 @@ def table(results: Sequence[dict[str, list[float]]]) -> str:
     return "\n".join([*lines, "| mean | " + " | ".join(cells) + " |"])
 
 
-def main(
-    folder: Path = Path("runs/findings"),
-    *,
-    runs: int = 5,
-    source: str = "auto",
-    queries: int = 1000,
-    steps: int = 600,
-    limit: int | None = None,
-) -> list[dict[str, list[float]]]:
-    """All runs; returns the accuracies of each."""
-    quieten()
-    task, results = load_all_classes(source, limit=limit), []
-    for number in range(runs):
+def study(folder: Path, task: Task, *, seeds: int, queries: int, steps: int = 600) -> list[dict[str, list[float]]]:
+    """One run for each seed; returns the accuracies of each."""
+    results = []
+    for number in range(seeds):
         place = folder / f"run-{number}"
         make_private_folder(place)
-        found, ensemble = run(place, task, seed=number, queries=queries, steps=steps)
+        found, ensemble = compare(place, task, seed=number, queries=queries, steps=steps)
         results.append(found)
         print(f"run {number}: " + ", ".join(f"{name} {np.mean(found[name]):.3f}" for name in COLUMNS), flush=True)
     with write_whole(folder / "results.json", private=True) as beside:
@@ -177,11 +172,36 @@ def main(
     return results
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Several findings per image.")
-    parser.add_argument("--folder", type=Path, default=Path("runs/findings"), help="(default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=5, help="(default: %(default)s)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this recipe's options."""
+    parser.add_argument("--run", type=Path, default=Path("runs/findings"), help="run folder (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of runs (default: %(default)s)")
     parser.add_argument("--queries", type=int, default=1000, help="images to label (default: %(default)s)")
     parser.add_argument("--limit", type=int, help="use only the first N private records", metavar="N")
-    chosen = parser.parse_args()
-    main(chosen.folder, runs=chosen.runs, queries=chosen.queries, limit=chosen.limit)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The recipe for each seed."""
+    check_integer("seeds", options.seeds, low=1)
+    quieten()
+    task = load_all_classes("fashion-mnist", limit=options.limit)
+    study(options.run, task, seeds=options.seeds, queries=options.queries)
+    return 0
+
+
+COMMAND = Command(
+    summary=(__doc__ or "").partition("\n")[0],
+    example="python -m recipes.12_findings --seeds 1 --limit 2000",
+    add_arguments=add_arguments,
+    run=run,
+    stopped="stopped; run the same command again to go on",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the recipe; the exit status is 2 where the images are missing, which one line says."""
+    return run_command(COMMAND, arguments, prog="12_findings")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
