@@ -182,7 +182,8 @@ def summary(results: Sequence[Results], plan: Plan) -> str:
     )
     price = (
         f"All labels, the student and all {plan.teachers} teachers of one run together: {total.guarantee}, by "
-        f"{total.route.name}, under the assumptions above. One private model has the same total."
+        f"{total.route.name}, under the assumptions above. One private model has the same total. The settings of "
+        "training are fixed in the recipe; the total does not cover how they were chosen."
     )
     return "\n\n".join(
         ["\n" + results[-1].report, paragraph(meaning, indent=0), table(results), paragraph(price, indent=0)]
