@@ -93,15 +93,17 @@ def _run(chosen: Any) -> int:
 def _run_pipeline(chosen: Any) -> int:
     """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
     from ..auditing import audit_pipeline
-    from .networks import find_function
+    from .networks import find_function, modules_here
 
     if chosen.records is None or chosen.claim is None:
         raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
     check_figure(chosen.plot)
-    pipeline, records = find_function("--pipeline", chosen.pipeline), find_function("--records", chosen.records)()
+    pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
+    with modules_here():
+        records = read_records()
     if not isinstance(records, tuple) or len(records) != 2:
         raise InvalidArgument("--records", "a function that returns (inputs, labels)", type(records).__name__)
-    with progress(chosen.runs, "runs") as bar:
+    with modules_here(), progress(chosen.runs, "runs") as bar:
         result = audit_pipeline(
             pipeline,
             *records,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import InvalidArgument
-from ..teachers.structures import Structure, mapped, size_of
+from ..teachers.structures import Structure, evaluating, mapped, size_of
 
 __all__ = ["Acquire", "disagreement", "margin", "scores_of"]
 
@@ -57,19 +57,14 @@ def scores_of(acquire: Acquire, student: nn.Module, batches: Iterable[Structure]
     """
     score = _NAMED[acquire] if isinstance(acquire, str) else acquire
     device = next((weights.device for weights in student.parameters()), torch.device("cpu"))
-    modes, parts = {module: module.training for module in student.modules()}, []
-    student.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
-            torch.manual_seed(seed)
-            for inputs in batches:
-                scores = score(student, mapped(inputs, lambda part: part.to(device)))
-                shape = (size_of(inputs),)
-                if not isinstance(scores, Tensor) or scores.shape != shape or not bool(scores.isfinite().all()):
-                    got = f"{tuple(scores.shape)}, or not finite" if isinstance(scores, Tensor) else scores
-                    raise InvalidArgument("acquire", f"a function that returns finite scores {shape}", got)
-                parts.append(scores.double().cpu())
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    parts = []
+    with evaluating(student), torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
+        torch.manual_seed(seed)
+        for inputs in batches:
+            scores = score(student, mapped(inputs, lambda part: part.to(device)))
+            shape = (size_of(inputs),)
+            if not isinstance(scores, Tensor) or scores.shape != shape or not bool(scores.isfinite().all()):
+                got = f"{tuple(scores.shape)}, or not finite" if isinstance(scores, Tensor) else scores
+                raise InvalidArgument("acquire", f"a function that returns finite scores {shape}", got)
+            parts.append(scores.double().cpu())
     return torch.cat(parts)

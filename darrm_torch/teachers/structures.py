@@ -6,6 +6,7 @@ positional ones, where the network's ``forward`` takes them so; otherwise it is 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "batches_of",
     "call",
     "device_of",
+    "evaluating",
     "logits_of",
     "mapped",
     "rows_of",
@@ -139,6 +141,19 @@ def logits_of(outputs: Any, logits: Callable[[Any], Any] | None = None) -> Any:
     if isinstance(outputs, tuple | list) and outputs:
         return logits_of(outputs[0])
     return outputs
+
+
+@contextlib.contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """The network in eval mode and without gradients; afterwards every module is in the mode that it was in before."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def call(network: nn.Module, inputs: Structure) -> Any:
