@@ -29,6 +29,7 @@ import darrm_torch as dt
 from darrm_torch.cli.parser import Command
 from darrm_torch.cli.running import run_command
 from darrm_torch.errors import check_integer
+from darrm_torch.files import write_whole
 
 from . import rivals
 from .data import Task, load_all_classes
@@ -108,7 +109,8 @@ def compare(folder: Path, task: Task, plan: rivals.Plan, *, weights: bool) -> ri
         public = of_classes(task.private_images, task.private_labels, PUBLIC_CLASSES, at_most=PUBLIC_IMAGES)
         backbone = resnet_of_torchvision(download=True) if weights else train_backbone(*public, epochs=3)
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save(backbone.state_dict(), file)
+        with write_whole(file) as beside:
+            torch.save(backbone.state_dict(), beside)
     return rivals.compare(
         folder,
         plan,

@@ -12,7 +12,7 @@ import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 from tqdm.auto import tqdm
 
 import darrm_torch as dt
@@ -176,6 +176,13 @@ def teachers_total(settings: Settings, private: list[Path]) -> dt.PrivacyGuarant
     ).guarantee
 
 
+def with_noise_for(total: dt.PrivacyGuarantee, settings: TrainingSettings, records: int) -> TrainingSettings:
+    """The settings with the noise that ``total`` needs for one model on all ``records``, a declared number."""
+    steps = settings.steps_per_epoch(records)
+    noise = dt.calibrate_noise(total, sample_rate=1 / steps, steps=steps * settings.epochs)
+    return replace(settings, noise_multiplier=noise)
+
+
 def train_one_model(
     folder: Path,
     settings: Settings,
@@ -187,15 +194,13 @@ def train_one_model(
 ) -> list[Path]:
     """One DP-SGD model on all records, with the noise that ``total`` needs: the honest baseline of every ensemble."""
     assert settings.one_model is not None
-    steps = settings.one_model.steps_per_epoch(settings.records)
-    noise = dt.calibrate_noise(total, sample_rate=1 / steps, steps=steps * settings.one_model.epochs)
     return train_teachers(
         folder / "one-model",
         build_model=build,
         dataset=TensorDataset(task.private_images, task.private_labels),
         shards=[np.arange(len(task.private_labels))],
         shard_size=settings.records,
-        settings=replace(settings.one_model, noise_multiplier=noise),
+        settings=with_noise_for(total, settings.one_model, settings.records),
         private_folder=folder / "private",
         name="model",
         workers=1,
@@ -298,13 +303,13 @@ def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: in
     return float(np.mean(shares)), float(np.std(shares, ddof=1))
 
 
-def fit(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> L.Trainer:
+def fit(student: StudentModule, data: PrivateLabelDataModule | DataLoader[Any], **length: int) -> L.Trainer:
     """Train for ``max_epochs`` or ``max_steps``, without output."""
     trainer = L.Trainer(
         accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, **length,
     )  # fmt: skip
-    trainer.fit(student, datamodule=data)
+    trainer.fit(student, data)
     return trainer
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ import darrm_torch as dt
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.structures import Rows
 
+from .experiment import fit_and_test, load_models, with_noise_for
 from .report import paragraph
 
 Labelled = tuple[Any, Tensor]  # inputs, a tensor or a tuple of tensors; and the class of each
@@ -109,10 +109,7 @@ def compare(
                 executor=executor,
                 **how,
             )
-        models = [build_teacher() for _ in files]
-        for file, model in zip(files, models, strict=True):
-            dt.load_teacher(file, model)
-        return files, models
+        return files, load_models(files, build_teacher)
 
     files, models = train("private", shards, plan.private, total=plan.total)
     mechanism = dt.MeanProbabilities(classes=plan.classes)
@@ -127,9 +124,8 @@ def compare(
     }
     _, models = train("plain", shards, plan.plain)
     ensembles["plain"] = dt.PrivateMajorityEnsemble(models, mechanism, overlap=plan.overlap, ledger=dt.PrivacyLedger())
-    steps = plan.one.steps_per_epoch(plan.records)
-    noise = dt.calibrate_noise(plan.total, sample_rate=1 / steps, steps=steps * plan.one.epochs)
-    _, (single,) = train("one", [np.arange(len(private[1]))], dataclasses.replace(plan.one, noise_multiplier=noise))
+    noisy = with_noise_for(plan.total, plan.one, plan.records)
+    _, (single,) = train("one", [np.arange(len(private[1]))], noisy)
     bare = dt.PrivateMajorityEnsemble([single], mechanism, overlap=1, ledger=dt.PrivacyLedger())
 
     results = {
@@ -158,13 +154,8 @@ def _student(
     data = PrivateLabelDataModule(ensemble, queries[0], queries=len(queries[1]), test=test, seed=seed)
     torch.manual_seed(seed)
     student = StudentModule(build(), classes=plan.classes)
-    trainer = L.Trainer(
-        max_epochs=plan.student_epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(student, datamodule=data)
-    (scores,) = trainer.test(student, datamodule=data, verbose=False)
-    return _accuracy(data.labels.argmax(dim=1), queries[1][data.queries]), float(scores["test_accuracy"])
+    accuracy = fit_and_test(student, data, max_epochs=plan.student_epochs)
+    return _accuracy(data.labels.argmax(dim=1), queries[1][data.queries]), accuracy
 
 
 def _accuracy(given: Any, true: Tensor) -> float:
@@ -191,7 +182,8 @@ def summary(results: Sequence[Results], plan: Plan) -> str:
     )
     price = (
         f"All labels, the student and all {plan.teachers} teachers of one run together: {total.guarantee}, by "
-        f"{total.route.name}, under the assumptions above. One private model has the same total."
+        f"{total.route.name}, under the assumptions above. One private model has the same total. The settings of "
+        "training are fixed in the recipe; the total does not cover how they were chosen."
     )
     return "\n\n".join(
         ["\n" + results[-1].report, paragraph(meaning, indent=0), table(results), paragraph(price, indent=0)]

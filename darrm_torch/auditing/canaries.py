@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -153,30 +153,16 @@ def _margins(answers: Any, canaries: Canaries) -> FloatArray:
 
 
 def _answers(model: Callable[[Any], Any], inputs: Any) -> Any:
-    with _evaluating(model):
+    if "torch" in sys.modules:
+        from torch import nn
+
+        from ..teachers.structures import evaluating, logits_of
+
+        with evaluating(model) if isinstance(model, nn.Module) else contextlib.nullcontext():
+            outputs = logits_of(model(inputs))
+    else:
         outputs = model(inputs)
-        if "torch" in sys.modules:
-            from ..teachers.structures import logits_of
-
-            outputs = logits_of(outputs)
     return as_array("pipeline", outputs, "a function that returns models of arrays")
-
-
-@contextlib.contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """A network in evaluation mode, without gradients."""
-    if not hasattr(model, "eval") or not hasattr(model, "training"):
-        yield
-        return
-    import torch
-
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
 
 
 def _least_squares(queries: Any, labels: IntArray, canaries: Canaries) -> FloatArray:

@@ -40,12 +40,21 @@ def _add_arguments(parser: Any) -> None:
         default=0.999,
         help="that of the lower bound (default: 0.999); a pipeline is judged at 0.95",
     )
-    parser.add_argument("--pipeline", metavar="MODULE:FUNCTION", help="or: your function from records to a release")
+    parser.add_argument(
+        "--pipeline", metavar="MODULE:FUNCTION", help="audit your own function of records, which returns a release"
+    )
     parser.add_argument("--records", metavar="MODULE:FUNCTION", help="returns the private inputs and labels")
     parser.add_argument("--strength", default="gradient", type=one_of("gradient", "far-out", "mislabelled"),
                         help="kind of canaries: gradient (default), far-out or mislabelled")  # fmt: skip
-    parser.add_argument("--canaries", type=int, metavar="M", help="their number (default: 500, or one a dimension)")
-    parser.add_argument("--query-control", action="store_true", help="the function takes queries, too: the canaries")
+    parser.add_argument(
+        "--canaries",
+        type=int,
+        metavar="M",
+        help="number of canaries (default: 500, or one for each dimension if those are fewer)",
+    )
+    parser.add_argument(
+        "--query-control", action="store_true", help="the function takes queries, too: it is given the canaries"
+    )
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="how often to run the function (default: 1)")
     parser.add_argument(
         "--copies", type=int, default=0, metavar="N", help="copies of each canary that are always in (default: 0)"
@@ -93,15 +102,17 @@ def _run(chosen: Any) -> int:
 def _run_pipeline(chosen: Any) -> int:
     """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
     from ..auditing import audit_pipeline
-    from .networks import find_function
+    from .networks import find_function, modules_here
 
     if chosen.records is None or chosen.claim is None:
         raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
     check_figure(chosen.plot)
-    pipeline, records = find_function("--pipeline", chosen.pipeline), find_function("--records", chosen.records)()
+    pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
+    with modules_here():
+        records = read_records()
     if not isinstance(records, tuple) or len(records) != 2:
         raise InvalidArgument("--records", "a function that returns (inputs, labels)", type(records).__name__)
-    with progress(chosen.runs, "runs") as bar:
+    with modules_here(), progress(chosen.runs, "runs") as bar:
         result = audit_pipeline(
             pipeline,
             *records,

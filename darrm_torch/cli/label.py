@@ -269,7 +269,8 @@ class _Models:
             for file in self.files:
                 self._models.append(load_model(file, chosen.build))
                 bar.update()
-        self.teachers, self.inputs = len(self._models), size_of(self._inputs) * len(chosen.findings or "1")
+        self.teachers, self.inputs = len(self._models), size_of(self._inputs)
+        self.inputs *= len(chosen.findings) if chosen.findings else 1
         self.classes = competing(self._models[0], self._inputs, chosen.classes, chosen.findings)
 
     def spending_from(self, ensemble: PrivateMajorityEnsemble, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
 from .parser import one_line
 
-__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model"]
+__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model", "modules_here"]
 
 
 def load_model(path: Path, build: str | None) -> Any:
@@ -48,19 +49,27 @@ def load_model(path: Path, build: str | None) -> Any:
     return network
 
 
+@contextlib.contextmanager
+def modules_here() -> Iterator[None]:
+    """While the user's code runs, it can import modules of the working directory, as a script there can."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path.pop(0)
+
+
 def find_function(name: str, place: str) -> Any:
     """The user's ``MODULE:FUNCTION``."""
     module, _, function = place.partition(":")
     if not module or not function:
         raise InvalidArgument(name, "MODULE:FUNCTION", place, "For example mymodels:build.")
-    sys.path.insert(0, os.getcwd())
     try:
-        return getattr(importlib.import_module(module), function)
+        with modules_here():
+            return getattr(importlib.import_module(module), function)
     except Exception as error:  # the user's own code
         cure = f"{type(error).__name__}: {one_line(error)}. Modules are searched for here and among installed packages."
         raise InvalidArgument(name, "MODULE:FUNCTION", place, cure) from None
-    finally:
-        sys.path.pop(0)
 
 
 def build_network(name: str, place: str) -> Any:
@@ -69,7 +78,8 @@ def build_network(name: str, place: str) -> Any:
 
     build = find_function(name, place)
     try:
-        network = build()
+        with modules_here():
+            network = build()
     except Exception as error:  # the user's own code
         cure = f"{type(error).__name__}: {one_line(error)}"
         raise InvalidArgument(

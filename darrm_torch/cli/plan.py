@@ -154,15 +154,23 @@ def _run(chosen: Any) -> int:
         for name, epsilon in costs:
             print(f"  {name:<32}{format_bound(epsilon):>10}")
     if tuning is not None:
-        print(f"\nWhat choosing the best of several trainings costs, in epsilon at {tuning[0].pop('delta'):g}:")
-        print("".join(name.replace("_", " ").rjust(15) for name in tuning[0]))
+        print(f"\nWhat choosing the best of several trainings costs, in epsilon at {tuning[0]['delta']:g}:")
+        print(fill(_TUNING))
+        columns = [name for name in tuning[0] if name != "delta"]
+        print("".join(name.replace("_", " ").rjust(15) for name in columns))
         for row in tuning:
-            print("".join(format_bound(row[name]).rjust(15) for name in tuning[0]))
+            print("".join(format_bound(row[name]).rjust(15) for name in columns))
     if needed is not None:
         print(f"\n{fill(str(needed))}")
     elif missing:
         print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
     return 0
+
+
+_TUNING = (
+    "Only the best run is released. The number of runs is drawn from the named law and stays secret, and scores read "
+    "private data through the teachers only. The last column releases every run."
+)
 
 
 def _tuning(answer: Any, expected: Any) -> list[dict[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -102,12 +102,19 @@ def kept_estimates(ledger: PrivacyLedger) -> list[AccuracyEstimate]:
 
 
 def keep_estimate(
-    ledger: PrivacyLedger, name: str, estimate: AccuracyEstimate, *, releases: int
+    ledger: PrivacyLedger, name: str, draw: Callable[[], AccuracyEstimate], *, releases: int
 ) -> AccuracyEstimate | None:
-    """Keep the first release of this name, and return it; ``None`` where so many others were released before."""
-    text = json.dumps({"name": name, **asdict(estimate)})
+    """The first release of this name; ``None`` where so many others were released before.
+
+    ``draw`` returns a new one. It is called only where there is none yet, and there is room for it.
+    """
+    drawn: str | None = None
     for number in range(releases):
-        kept, found = _estimate(ledger.note(_slot(number), text) or "")
+        text = ledger.note(_slot(number))
+        if text is None:
+            drawn = drawn or json.dumps({"name": name, **asdict(draw())})
+            text = ledger.note(_slot(number), drawn)  # that of another process, if it was first
+        kept, found = _estimate(text or "")
         if kept == name:
             return found
     return None

@@ -306,7 +306,8 @@ class PrivateLabeler:
 
     def _inputs_of(self, questions: Sequence[int]) -> list[int]:
         """The positions of the inputs that questions at these positions are about."""
-        return list(dict.fromkeys(question // len(self.findings or "1") for question in questions))
+        of_each = math.prod(self._shape(1))
+        return list(dict.fromkeys(question // of_each for question in questions))
 
     def _juries(self, items: int) -> BoolArray | None:
         """Which teachers vote on each of so many new questions, ``(items, K)``; ``None``: all of them on every one."""

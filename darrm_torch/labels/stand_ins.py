@@ -283,10 +283,6 @@ def _same_attributes(one: nn.Module, other: nn.Module) -> bool:
     return type(one) is type(other) and same_attributes(*pairs)
 
 
-def _version(value: Tensor) -> int:
-    return 0 if value.is_inference() else value._version
-
-
 def _modes() -> tuple[Any, ...]:
     """Settings of Torch that the output of a part depends on."""
     autocast = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")]

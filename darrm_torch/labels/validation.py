@@ -21,7 +21,7 @@ from ..privacy.validation import PrivateValidation, Reads
 from ..teachers.checkpoints import weights_digest
 from ..teachers.records import batch_of, data_digest, example_of, finite_rows
 from ..teachers.shards import Shards, as_shards
-from ..teachers.structures import Structure, call, logits_of, mapped, probabilities_of, rows_of, size_of
+from ..teachers.structures import Structure, call, evaluating, logits_of, mapped, probabilities_of, rows_of, size_of
 from .accuracy import AccuracyEstimate, keep_estimate
 from .ensemble import PrivateMajorityEnsemble
 
@@ -47,9 +47,9 @@ def validate(
 
     Formal guarantee: the noisy counts, together with all labels and whatever else the ensemble's total covers, have the
     guarantee of :meth:`PrivateMajorityEnsemble.total_privacy`, because the ensemble's allocation declares a
-    :class:`PrivateValidation` (theory, section 17). Each call draws noise once, and the ledger keeps the counts:
-    asking the same question again returns the same answer, free of charge. Labels of held-out records are neither
-    released nor kept.
+    :class:`PrivateValidation` (theory, section 17). Each question draws noise once. The ledger keeps the counts,
+    so asking it again returns the same answer, free of charge. Labels of held-out records are neither released nor
+    kept.
 
     Args:
         ensemble: one whose allocation declares the validation: its teachers were trained by :func:`train_teachers` on
@@ -110,38 +110,44 @@ def validate(
         raise
     except Exception as error:  # the student's own
         raise InvalidArgument("of", "a network that takes the inputs", type(of).__name__, str(error)) from None
-    table = np.zeros(({"class": classes, "confidence": bins, "all": 1}[by], 2), dtype=np.int64)
-    try:
-        for targets, (answered, sure, _) in _batches(ensemble, dataset, shards, _device(ensemble, of), answers):
-            places = targets if by == "class" else np.zeros_like(targets)
-            if by == "confidence" and sure is not None:
-                places = np.minimum((sure * bins).astype(np.int64), bins - 1)
-            known = (targets >= 0) & (targets < classes) & (answered >= 0)
-            np.add.at(table, (places[known], (answered != targets)[known].astype(np.int64)), 1)
-    except Exception as error:  # its text may show the record
-        place = "is not shown"
-        if shards.private_folder is not None:
-            place = f"is in {shards.private_folder / 'failed-validation.txt'} and nowhere else"
-            with write_whole(shards.private_folder / "failed-validation.txt", private=True) as temporary:
-                temporary.write_text(f"{type(error).__name__}: {error}\n")
-        raise DarrmError(f"a held-out record could not be read. The reason {place}") from None
-    noisy = private_counts(table, epsilon=declared.epsilon, insecure_seed=insecure_seed)
+    cells = {"class": classes, "confidence": bins, "all": 1}[by]
+
+    def draw() -> AccuracyEstimate:
+        table = np.zeros((cells, 2), dtype=np.int64)
+        try:
+            for targets, (answered, sure, _) in _batches(ensemble, dataset, shards, _device(ensemble, of), answers):
+                places = targets if by == "class" else np.zeros_like(targets)
+                if by == "confidence" and sure is not None:
+                    places = np.minimum((sure * bins).astype(np.int64), bins - 1)
+                known = (targets >= 0) & (targets < classes) & (answered >= 0)
+                np.add.at(table, (places[known], (answered != targets)[known].astype(np.int64)), 1)
+        except Exception as error:  # its text may show the record
+            raise _unreadable(error, shards) from None
+        noisy = private_counts(table, epsilon=declared.epsilon, insecure_seed=insecure_seed)
+        right, wrong = (tuple(column) for column in noisy.T.tolist())
+        return AccuracyEstimate(
+            of=reads, right=right, wrong=wrong, epsilon=declared.epsilon, by=by, confidence=confidence
+        )
+
     name = weights_digest(of) if isinstance(of, nn.Module) else of
-    estimate = AccuracyEstimate(
-        of=reads,
-        right=tuple(noisy[:, 0].tolist()),
-        wrong=tuple(noisy[:, 1].tolist()),
-        epsilon=declared.epsilon,
-        by=by,
-        confidence=confidence,
-    )
-    kept = keep_estimate(ensemble.ledger, f"{name} {by} {len(table)}", estimate, releases=declared.releases)
+    kept = keep_estimate(ensemble.ledger, f"{name} {by} {cells}", draw, releases=declared.releases)
     if kept is None:
         raise BudgetExceeded(
             f"{declared.releases} release{'s' * (declared.releases > 1)} of a validation were declared, and all were "
             "made. Nothing was released"
         )
     return replace(kept, confidence=confidence)
+
+
+def _unreadable(error: Exception, shards: Shards) -> DarrmError:
+    """The error that stands for this one, whose text goes into the private folder."""
+    place = "is not shown"
+    if shards.private_folder is not None:
+        file = shards.private_folder / "failed-validation.txt"
+        place = f"is in {file} and nowhere else"
+        with write_whole(file, private=True) as temporary:
+            temporary.write_text(f"{type(error).__name__}: {error}\n")
+    return DarrmError(f"a held-out record could not be read. The reason {place}")
 
 
 def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateValidation | None, reads: Reads) -> None:
@@ -232,15 +238,9 @@ def _answers(ensemble: PrivateMajorityEnsemble, of: Any) -> Callable[[Structure]
         drawn = RandomBits().below(np.full(votes.shape[1], votes.shape[0]))
         return votes[drawn, np.arange(votes.shape[1])], None, classes
 
-    @torch.no_grad()
     def student(inputs: Structure) -> _Answers:
-        modes = [(part, part.training) for part in of.modules()]
-        of.eval()
-        try:
+        with evaluating(of):
             logits = logits_of(call(of, inputs)).float().cpu()
-        finally:
-            for part, mode in modes:
-                part.training = mode
         probabilities = probabilities_of(logits).numpy()
         return probabilities.argmax(axis=1), probabilities.max(axis=1), probabilities.shape[1]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import InvalidArgument
-from ..teachers.structures import Structure, mapped, size_of
+from ..teachers.structures import Structure, evaluating, mapped, size_of
 
 __all__ = ["Acquire", "disagreement", "margin", "scores_of"]
 
@@ -34,6 +34,8 @@ def margin(student: nn.Module, inputs: Structure) -> Tensor:
 def disagreement(student: nn.Module, inputs: Structure) -> Tensor:
     """How much predictions for changed inputs differ from that for the input: the mean divergence ``(B,)``.
 
+    With findings, it is the mean over them, too.
+
     Raises:
         InvalidArgument: a student without ``consistency``, which says how inputs may change.
     """
@@ -41,9 +43,10 @@ def disagreement(student: nn.Module, inputs: Structure) -> Tensor:
     if view is None:
         cure = 'Give it FixMatch() or VirtualAdversarialTraining(), or use acquire="margin".'
         raise InvalidArgument("student", 'one with views of its inputs, for acquire="disagreement"', student, cure)
-    log_law = F.log_softmax(student(inputs), dim=1)
-    changed = (F.log_softmax(student(view(student, inputs)), dim=1) for _ in range(_VIEWS))
-    return torch.stack([(log_law.exp() * (log_law - other)).sum(dim=1) for other in changed]).mean(dim=0)
+    log_law = F.log_softmax(student(inputs), dim=-1)
+    changed = (F.log_softmax(student(view(student, inputs)), dim=-1) for _ in range(_VIEWS))
+    divergences = torch.stack([(log_law.exp() * (log_law - other)).sum(dim=-1) for other in changed])
+    return divergences.mean(dim=0).reshape(len(log_law), -1).mean(dim=1)
 
 
 _NAMED: dict[Any, Callable[[Any, Any], Tensor]] = {"margin": margin, "disagreement": disagreement}
@@ -57,19 +60,14 @@ def scores_of(acquire: Acquire, student: nn.Module, batches: Iterable[Structure]
     """
     score = _NAMED[acquire] if isinstance(acquire, str) else acquire
     device = next((weights.device for weights in student.parameters()), torch.device("cpu"))
-    modes, parts = {module: module.training for module in student.modules()}, []
-    student.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
-            torch.manual_seed(seed)
-            for inputs in batches:
-                scores = score(student, mapped(inputs, lambda part: part.to(device)))
-                shape = (size_of(inputs),)
-                if not isinstance(scores, Tensor) or scores.shape != shape or not bool(scores.isfinite().all()):
-                    got = f"{tuple(scores.shape)}, or not finite" if isinstance(scores, Tensor) else scores
-                    raise InvalidArgument("acquire", f"a function that returns finite scores {shape}", got)
-                parts.append(scores.double().cpu())
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    parts = []
+    with evaluating(student), torch.random.fork_rng(device_type=device.type if device.type != "cpu" else "cuda"):
+        torch.manual_seed(seed)
+        for inputs in batches:
+            scores = score(student, mapped(inputs, lambda part: part.to(device)))
+            shape = (size_of(inputs),)
+            if not isinstance(scores, Tensor) or scores.shape != shape or not bool(scores.isfinite().all()):
+                got = f"{tuple(scores.shape)}, or not finite" if isinstance(scores, Tensor) else scores
+                raise InvalidArgument("acquire", f"a function that returns finite scores {shape}", got)
+            parts.append(scores.double().cpu())
     return torch.cat(parts)

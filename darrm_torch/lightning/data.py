@@ -165,6 +165,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         if number == len(self._ends):
             raise InvalidArgument("rounds", f"more than the {number} that were asked", number, "All rounds were asked.")
         chosen = self._kept_choice(number) or self._choice(student, number)
+        self._check_budget(chosen)
         self._labels = torch.cat([labels, self._answers(chosen)])
         self.queries = self.queries + chosen
         return self._labels
@@ -219,9 +220,8 @@ class PrivateLabelDataModule(L.LightningDataModule):
             self._ensemble.check_budget(self._loader(Subset(self._public, questions), shuffle=False))
 
     def _answers(self, questions: Sequence[int]) -> Tensor:
-        """The labels of these public inputs, if the new ones fit in the budget."""
+        """The labels of these public inputs, after the budget was checked for all of them."""
         assert self._ensemble is not None
-        self._check_budget(questions)
         labels, start = [], 0
         for inputs in self._loader(Subset(self._public, questions), shuffle=False):
             part = questions[start : start + self.batch_size]

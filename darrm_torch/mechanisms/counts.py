@@ -27,8 +27,7 @@ def private_counts(counts: npt.ArrayLike, *, epsilon: float, insecure_seed: int 
     """The counts with independent noise of the discrete Laplace law in every cell; int64, of the same shape.
 
     Formal guarantee: (``epsilon``, 0)-DP where one unit changes one cell by one. Pr[noise = z] is proportional to
-    a**|z| with a = exp(-epsilon) rounded up, and is drawn exactly. Noisy counts may be
-    negative.
+    a**|z| with a = exp(-epsilon) rounded up, and is drawn exactly. Noisy counts may be negative.
 
     Args:
         counts: non-negative integers, an array of one or more dimensions.

@@ -101,8 +101,8 @@ class DaRRM(Mechanism):
         """What its own randomness promises, whatever the teachers promise, at the worst pair of counts r votes apart.
 
         The votes are fixed and the randomness is fresh for each label, so labels compose. Noise functions built for
-        teachers without privacy (epsilon = infinity) are private this way. ``None``: some label
-        is possible for some votes and impossible for others.
+        teachers without privacy (epsilon = infinity) are private this way. ``None``: some label is possible
+        for some votes and impossible for others.
 
         Args:
             labels: Q.

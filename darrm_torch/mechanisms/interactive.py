@@ -33,8 +33,9 @@ def informed(mechanism: Mechanism, guesses: Any, items: int) -> Callable[[Sequen
     table = table.reshape(-1, *table.shape[-1:])  # those of several findings: (items, findings, 2)
     if len(table) != items:
         raise InvalidArgument("guesses", f"one row for each of the {items} questions", len(table))
-    mechanism.given(table)
-    return lambda rows: mechanism.given(table[list(rows)])
+    normalized = mechanism.given(table)._guesses
+    assert normalized is not None
+    return lambda rows: mechanism._with(normalized[list(rows)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +92,11 @@ class InteractiveGNMax(ConfidentGNMax):
             raise InvalidArgument("guesses", _EXPECTED, f"shape {table.shape}")
         if not (np.all(table >= 0) and np.all(np.abs(table.sum(axis=1) - 1) < 1e-3)):  # NaN is refused, too
             raise InvalidArgument("guesses", _EXPECTED, "others", "Apply softmax to logits.")
+        return self._with(table / table.sum(axis=1, keepdims=True))
+
+    def _with(self, guesses: FloatArray) -> InteractiveGNMax:
         informed = copy.copy(self)
-        object.__setattr__(informed, "_guesses", table / table.sum(axis=1, keepdims=True))
+        object.__setattr__(informed, "_guesses", guesses)
         return informed
 
     def _checked_votes(self, counts: IntArray) -> IntArray:
@@ -130,7 +134,8 @@ class InteractiveGNMax(ConfidentGNMax):
         return {**super()._parameters(), "confidence": self.confidence}
 
     def _notes(self) -> list[str]:
-        return [*super()._notes(), "where the teachers do not answer, a confident guess of the student is the label"]
+        own = "where the teachers do not answer, a confident guess of the student is the label"
+        return [*super()._notes(), own, "assumed: guesses depend on earlier labels and public data only"]
 
     def _listed_epsilon(self, *request: Any) -> float:
         return float("inf")  # the law depends on the guesses, too

@@ -207,9 +207,9 @@ class VoteCosts:
         pace, farthest = overlap / sigma, self._teachers / (2 * sigma)
         checks = isinstance(mechanism, ConfidentGNMax)
         self._highest: IntArray = np.zeros(len(counts), dtype=np.int64)
+        columns = np.zeros(1, dtype=np.int64)
         if isinstance(mechanism, ConfidentGNMax):
-            self._highest = mechanism._checked_votes(counts)
-        columns = np.arange(self._teachers + 1) if checks else np.zeros(1, dtype=np.int64)
+            self._highest, columns = mechanism._checked_votes(counts), np.arange(self._teachers + 1)
         # Cells per pace: fewer where the grid would be large.
         paces = farthest / pace + 6
         if columns.size * paces > _MOST_PLACES:

@@ -6,6 +6,7 @@ positional ones, where the network's ``forward`` takes them so; otherwise it is 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "batches_of",
     "call",
     "device_of",
+    "evaluating",
     "logits_of",
     "mapped",
     "probabilities_of",
@@ -147,6 +149,19 @@ def probabilities_of(logits: Tensor) -> Tensor:
     if logits.shape[-1] == 1:
         logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
     return logits.softmax(dim=-1).nan_to_num()
+
+
+@contextlib.contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """The network in eval mode and without gradients; afterwards every module is in the mode that it was in before."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def call(network: nn.Module, inputs: Structure) -> Any:

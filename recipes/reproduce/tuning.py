@@ -62,8 +62,7 @@ def tuned_epsilon(found: dict[int, float]) -> float:
 
 def prices() -> Table:
     """The price of tuning against the expected number of runs, for the noise of the tuned teachers."""
-    noise = noises(tuned=True)[max(steps for *_, steps in CANDIDATES)]
-    steps = max(steps for *_, steps in CANDIDATES)
+    steps, noise = max(noises(tuned=True).items())
     teacher = dt.PrivacyProfile.from_dp_sgd([(noise, SAMPLE_RATE, steps)])
     rows = []
     for mean in EXPECTED:
@@ -129,7 +128,7 @@ def tuned(task: Features, seed: int) -> tuple[float, int]:
     """The accuracy of the best run, and how many runs there were."""
     random = np.random.default_rng([seed, len(task.name)])
     held_out = random.random(len(task.private[1])) < HELD_OUT
-    count = max(1, int(random.negative_binomial(RUNS.shape, 1 / RUNS.mean)) + 1)  # geometric
+    count = 1 + int(random.negative_binomial(1, 1 / RUNS.mean))  # geometric, as RUNS; repeatable
     chosen = random.integers(len(CANDIDATES), size=count).tolist()
     runs = ensembles(task, chosen, np.flatnonzero(~held_out), noises(tuned=True), seed=f"tuned {seed}")
     inputs, truth = (part[torch.from_numpy(held_out)] for part in task.private)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,13 @@ def test_outputs_are_checked_and_the_mode_is_kept() -> None:
         with pytest.raises(dt.InvalidArgument, match=r"^--inputs must be inputs that the network of --build accepts"):
             check_outputs(network, torch.rand(1, 5), 2)
         assert network.training == mode
+
+
+def test_the_users_function_can_import_its_own_modules(trained: Path) -> None:
+    (trained / "parts_of_a_user.py").write_text("from torch import nn\n\nhead = lambda: nn.Linear(4, 2)\n")
+    (trained / "late_nets_of_a_user.py").write_text(
+        "def build():\n    from parts_of_a_user import head\n    return head()\n"
+    )
+    before = [*sys.path]
+    assert isinstance(build_network("--build", "late_nets_of_a_user:build"), nn.Linear)
+    assert sys.path == before

@@ -139,6 +139,7 @@ def test_plan_says_what_tuning_costs(folder: Path, capsys: pytest.CaptureFixture
     text = said(capsys, *question, "--tuning")
     assert [line.split()[0] for line in text.splitlines()[-4:]] == ["1", "5", "20", "100"]
     assert max(map(len, text.splitlines())) < 80
+    assert "The number of runs is drawn from the named law and stays secret" in " ".join(text.split())
     (row,) = json.loads(said(capsys, *question, "--allocation", "random", "--tuning", "20", "--json"))["tuning"]
     teacher = PrivacyGuarantee(epsilon=0.1, delta=1e-7)
     runs = dt.RandomRuns(mean=20)

@@ -48,11 +48,11 @@ def test_a_plan_takes_an_estimate_as_a_belief() -> None:
 def test_a_ledger_keeps_so_many_of_different_names() -> None:
     ledger = PrivacyLedger()
     assert kept_estimates(ledger) == []
-    assert keep_estimate(ledger, "labels", FOUND, releases=2) == FOUND
+    assert keep_estimate(ledger, "labels", lambda: FOUND, releases=2) == FOUND
     other = AccuracyEstimate(**asdict(FOUND) | {"right": (1, 2)})
-    assert keep_estimate(ledger, "labels", other, releases=2) == FOUND
-    assert keep_estimate(ledger, "student", other, releases=2) == other
-    assert keep_estimate(ledger, "another student", other, releases=2) is None
+    assert keep_estimate(ledger, "labels", lambda: other, releases=2) == FOUND
+    assert keep_estimate(ledger, "student", lambda: other, releases=2) == other
+    assert keep_estimate(ledger, "another student", lambda: other, releases=2) is None
     assert kept_estimates(ledger) == [FOUND, other]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,6 +61,15 @@ def test_views_disagree_most_at_the_boundary() -> None:
     scores = scores_of("disagreement", student, [torch.tensor([[0.0, 1.0], [5.0, 1.0]]), torch.zeros(1, 2)], seed=0)
     assert scores[0] > 10 * scores[1] > 0
     assert scores[0] == pytest.approx(float(scores[2]), rel=1e-3)
+
+
+def test_findings_disagree_by_their_mean() -> None:
+    class Shifted(nn.Identity):
+        consistency = SimpleNamespace(view=lambda student, inputs: inputs + torch.tensor([0.0, 1.0]))
+
+    findings = torch.tensor([[[0.0, 5.0], [1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [3.0, 0.0], [2.0, 1.0]]])  # (B, F, 2)
+    alone = disagreement(Shifted(), findings.flatten(0, 1))
+    torch.testing.assert_close(disagreement(Shifted(), findings), alone.reshape(2, 3).mean(dim=1))
 
 
 def test_views_of_images_depend_on_the_seed_alone() -> None:

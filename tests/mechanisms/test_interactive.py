@@ -113,6 +113,11 @@ def test_without_guesses_it_is_confident_gnmax() -> None:
     assert isinstance(InteractiveGNMax.calibrated(target, threshold=5.5, labels=10), InteractiveGNMax)
 
 
+def test_what_is_assumed_about_guesses_stands_in_the_report() -> None:
+    notes = InteractiveGNMax(threshold=5.5, sigma_check=2.0, sigma=2.0).describe()["notes"]
+    assert any(note.startswith("assumed: guesses depend on") for note in notes)
+
+
 def test_half_precision_and_torch() -> None:
     guesses = torch.softmax(torch.linspace(-3, 3, 40).reshape(4, 10), dim=1).half()
     mechanism = InteractiveGNMax(threshold=50, sigma_check=2.0, sigma=1.0).given(guesses)

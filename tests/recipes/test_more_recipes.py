@@ -133,6 +133,7 @@ import importlib, os, signal, sys
 from dataclasses import replace
 from pathlib import Path
 import darrm_torch as dt
+from recipes import data
 
 findings, answer = importlib.import_module("recipes.12_findings"), dt.PrivacyLedger.answer
 
@@ -146,7 +147,7 @@ def killed(ledger, keys, draw):
 
 dt.PrivacyLedger.answer = killed
 findings.TEACHER = replace(findings.TEACHER, epochs=1)
-findings.main(Path(sys.argv[1]), runs=1, queries=250, steps=2, limit=1000)
+findings.study(Path(sys.argv[1]), data.load_all_classes(limit=1000), seeds=1, queries=250, steps=2)
 """
 
 
@@ -163,13 +164,13 @@ def test_findings_killed_in_the_middle_and_resumed(
     findings = recipe("12_findings")
     monkeypatch.setattr(findings, "TEACHER", dataclasses.replace(findings.TEACHER, epochs=1))
     monkeypatch.setattr(findings, "ONE_MODEL", dataclasses.replace(findings.ONE_MODEL, epochs=1))
-    (results,) = findings.main(tmp_path, runs=1, queries=250, steps=50, limit=1000)
+    task = data.load_all_classes(limit=1000)
+    (results,) = findings.study(tmp_path, task, seeds=1, queries=250, steps=50)
     assert [charge.labels for charge in dt.PrivacyLedger(before.path).charges] == [500, 500, 250]
     assert {file: file.stat().st_mtime_ns for file in trained} == trained
     assert len(trained) == findings.TEACHERS
     assert set(results) == set(findings.COLUMNS)
     assert np.mean(results["true labels"]) > np.mean(results["majority"])
-    task = data.load_all_classes("auto", limit=1000)
     again = findings.label(tmp_path / "run-0", task, data.PUBLISHED[task.source])  # the whole run can be repeated
     assert again.ledger.count == 1250
     shown = " ".join(capsys.readouterr().out.split())

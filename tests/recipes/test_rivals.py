@@ -118,13 +118,16 @@ def test_missing_texts_are_one_line(
     assert "apt-get update" in line
 
 
-def test_missing_images_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["06_resnet_teachers", "12_findings"])
+def test_missing_images_are_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def missing(*place: Any) -> Any:
         raise OSError("no such file")
 
     monkeypatch.setattr(data, "_read_idx", missing)
     monkeypatch.setattr(data, "_download", missing)
-    assert images.main([]) == 2
+    assert importlib.import_module(f"recipes.{name}").main([]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "dataset-fashion-mnist" in line
 

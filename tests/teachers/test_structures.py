@@ -10,7 +10,16 @@ import torch
 from torch import nn
 
 from darrm_torch import InvalidArgument
-from darrm_torch.teachers.structures import as_arguments, batches_of, call, logits_of, mapped, rows_of, size_of
+from darrm_torch.teachers.structures import (
+    as_arguments,
+    batches_of,
+    call,
+    evaluating,
+    logits_of,
+    mapped,
+    rows_of,
+    size_of,
+)
 
 ROWS, IDS = torch.arange(12.0).reshape(6, 2), torch.arange(6)
 Pair = namedtuple("Pair", ["rows", "ids"])
@@ -86,3 +95,15 @@ def test_structures_without_end_are_refused() -> None:
     endless.append(endless)
     with pytest.raises(InvalidArgument, match="must be a tensor"):
         size_of(endless)
+
+
+def test_every_module_gets_its_mode_back() -> None:
+    network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2).eval())
+    with evaluating(network):
+        assert not any(module.training for module in network.modules())
+        assert not network(torch.zeros(1, 2)).requires_grad
+    assert [module.training for module in network.modules()] == [True, True, False]
+    with pytest.raises(InvalidArgument, match="stopped"), evaluating(network):
+        raise InvalidArgument("stopped", "a test", "another")
+    assert [module.training for module in network.modules()] == [True, True, False]
+    assert torch.is_grad_enabled()
