@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import reprlib
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-__all__ = ["cut", "fenced", "short_repr", "text_or_nothing"]
+__all__ = ["cut", "fenced", "filled", "short_repr", "text_or_nothing"]
 
 _SHORT = reprlib.Repr()
 _SHORT.maxtuple = _SHORT.maxlist = _SHORT.maxdict = 4
@@ -34,6 +35,11 @@ def cut(value: Any, most: int = 300) -> str:
 def fenced(value: Any) -> str:
     """The text of a value as Markdown, for notebooks."""
     return f"```text\n{value}\n```"
+
+
+def filled(text: str) -> str:
+    """A paragraph for a screen of 80 columns, whose lines after the first are indented."""
+    return textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def text_or_nothing(text: Callable[[], str]) -> str:

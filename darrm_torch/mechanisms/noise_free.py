@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..arguments import validate
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer
 from ..noise.label_prices import label_promise
@@ -46,7 +47,7 @@ class NoiseFree(AnyVotes):
         if not isinstance(self.redrawn, bool) or (self.redrawn and self.jury is None):
             raise InvalidArgument("redrawn", "False, or True with a jury", self.redrawn)
         if self.jury is not None:
-            self._validate("jury", check_integer, low=1, high=self.teachers or MOST_VOTES)
+            validate(self, "jury", check_integer, low=1, high=self.teachers or MOST_VOTES)
 
     def draw_juries(self, *, teachers: int, items: int) -> IntArray:
         """Independent juries ``(items, n)``: the numbers of n different teachers of K, every set equally likely.

@@ -194,22 +194,6 @@ def _known(request: Request) -> dict[str, Any]:
     return {"overlap": request.overlap, "teachers": request.teachers, "classes": classes}
 
 
-def _permute_and_flip(request: Request, vote_epsilon: float) -> Mechanism:
-    return PermuteAndFlip(epsilon=request.overlap * vote_epsilon, **_known(request))
-
-
-def _exponential(request: Request, vote_epsilon: float) -> Mechanism:
-    return ExponentialMechanism(epsilon=request.overlap * vote_epsilon, **_known(request))
-
-
-def _lnmax(request: Request, vote_epsilon: float) -> Mechanism:
-    return LNMax(scale=2 / vote_epsilon, **_known(request))
-
-
-def _randomized_response(request: Request, epsilon: float) -> Mechanism:
-    return RandomizedPlurality(epsilon=epsilon, classes=request.classes, teachers=request.teachers)
-
-
 # A plan prefers the earlier entry where agreements are equal.
 FAMILIES: dict[str, Family] = {
     family.kind: family
@@ -254,27 +238,39 @@ FAMILIES: dict[str, Family] = {
             two=None,
             many="randomized response",
             combined="randomized response + training",
-            build=builders.by_strength(_randomized_response, 1e-5, 50.0),
+            build=builders.by_strength(
+                lambda request, epsilon: RandomizedPlurality(
+                    epsilon=epsilon, classes=request.classes, teachers=request.teachers
+                ),
+                1e-5,
+                50.0,
+            ),
         ),
         Family(
             kind="permute-and-flip",
             two="permute-and-flip",
             many="permute-and-flip",
             combined="permute-and-flip + training",
-            build=builders.by_strength(_permute_and_flip, 2.0**-14, 50.0),
+            build=builders.by_strength(
+                lambda request, vote: PermuteAndFlip(epsilon=request.overlap * vote, **_known(request)), 2.0**-14, 50.0
+            ),
         ),
         Family(
             kind="exponential",
             two="exponential mechanism",
             many="exponential mechanism",
             combined="exponential mechanism + training",
-            build=builders.by_strength(_exponential, 2.0**-14, 50.0),
+            build=builders.by_strength(
+                lambda request, vote: ExponentialMechanism(epsilon=request.overlap * vote, **_known(request)),
+                2.0**-14,
+                50.0,
+            ),
         ),
         Family(
             kind="lnmax",
             two=None,
             many=None,
-            build=builders.by_strength(_lnmax, 2.0**-14, 50.0),
+            build=builders.by_strength(lambda request, vote: LNMax(scale=2 / vote, **_known(request)), 2.0**-14, 50.0),
         ),
         Family(
             kind="vote-private",

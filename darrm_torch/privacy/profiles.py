@@ -14,9 +14,9 @@ from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..reprs import short_repr
 from .fixed_batches import fixed_batches_curve
-from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
+from .guarantees import LARGEST_EPSILON, PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .largest import largest_cost
-from .loss_distributions import LARGEST_EPSILON, DpSgdRun, composed_epsilon, composed_law, run_parts
+from .loss_distributions import DpSgdRun, composed_epsilon, composed_law, run_parts
 from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
 
 __all__ = ["PrivacyProfile", "as_profile", "as_profiles", "largest_of"]
