@@ -247,7 +247,7 @@ class Mechanism(ABC):
     def _checked(self, counts: Any) -> tuple[IntArray, Callable[[Any], Any]]:
         """``counts`` as a checked (B, C) int64 array, and a function that turns a result into the caller's type."""
         torch = sys.modules.get("torch")  # imported by any caller who holds a tensor; no one else pays for the import
-        restore: Callable[[Any], Any] = _same
+        restore: Callable[[Any], Any] = np.asarray
         if torch is not None and isinstance(counts, torch.Tensor):
             device = counts.device
             if counts.is_floating_point() or counts.is_complex():
@@ -293,10 +293,6 @@ class _Seed(int):
 
     def __repr__(self) -> str:
         return "<hidden>"
-
-
-def _same(result: Any) -> Any:
-    return result
 
 
 @dataclass(frozen=True, kw_only=True)

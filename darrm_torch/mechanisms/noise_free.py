@@ -121,15 +121,13 @@ class NoiseFreeMajority(NoiseFree):
         [6.0, 7.0, 11.0]
         """
         count = self._teacher_count(teachers)
-        if self.jury is not None:
-            if self.jury > count:
-                raise InvalidArgument("teachers", f"at least the jury of {self.jury}", count)
-            count = self.jury
-            overlap = None if overlap is None else min(check_integer("overlap", overlap, low=1), count)
+        voters = self.jury or count
+        if voters > count:
+            raise InvalidArgument("teachers", f"at least the jury of {voters}", count)
+        affected = voters if overlap is None else min(check_integer("overlap", overlap, low=1), voters)
         if self.classes == 2:
-            return self_bounding_allowance(np.ones(count + 1), teachers=count, overlap=overlap)
-        affected = count if overlap is None else min(check_integer("overlap", overlap, low=1), count)
-        return float(affected) if self.classes is None else _allowance_of_many(count, self.classes, affected)
+            return self_bounding_allowance(np.ones(voters + 1), teachers=voters, overlap=affected)
+        return float(affected) if self.classes is None else _allowance_of_many(voters, self.classes, affected)
 
     def label_promise(
         self, *, teacher: PrivacyProfile, teachers: int, overlap: int, labels: int, delta: float

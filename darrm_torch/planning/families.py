@@ -145,13 +145,12 @@ class Family:
             )
             if target is not None and bound.epsilon > target.epsilon
         ]
-        row = self._strategy(request, mechanism=mechanism)
         agreement, error = builders.agreement(request, mechanism)
         accuracy, error_too = expected_accuracy(
-            mechanism, teachers=row.voters, classes=request.classes, prior=request.belief
+            mechanism, teachers=mechanism.jury or request.teachers, classes=request.classes, prior=request.belief
         )
         row = replace(
-            row,
+            self._strategy(request, mechanism=mechanism),
             label=label,
             total=total,
             accuracy=accuracy,
@@ -346,10 +345,10 @@ def families(classes: int) -> tuple[Family, ...]:
     return (*known, *(family.with_training() for family in known if family.combined))
 
 
-def check_kind(kind: str, name: str = "kind") -> Family:
+def check_kind(kind: str) -> Family:
     """The entry of a kind, or :class:`InvalidArgument` where there is none."""
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise InvalidArgument(name, f"one of {', '.join(FAMILIES)}", kind)
+        raise InvalidArgument("kind", f"one of {', '.join(FAMILIES)}", kind)
     return FAMILIES[kind]
 
 

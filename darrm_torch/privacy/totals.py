@@ -198,7 +198,13 @@ def total_privacy(
     delta = check_number("delta", delta, low=0.0, high=1.0)
     release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation, unit, validation)
     keys = [key for key in ROUTES if allocation is not None or not key.startswith("allocation")]
-    routes = tuple(_route(key, *bound_of(key, release)) for key in keys)
+    bounds = [(key, *bound_of(key, release)) for key in keys]
+    routes = tuple(
+        PrivacyRoute(
+            key=key, epsilon=math.inf if epsilon is None else epsilon, explanation=why, applies=epsilon is not None
+        )
+        for key, epsilon, why in bounds
+    )
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     return TotalPrivacy(
         epsilon=best.epsilon,
@@ -217,10 +223,4 @@ def total_privacy(
             validation=validation,
         ),
         unit=unit,
-    )
-
-
-def _route(key: RouteKey, epsilon: float | None, explanation: str) -> PrivacyRoute:
-    return PrivacyRoute(
-        key=key, epsilon=math.inf if epsilon is None else epsilon, explanation=explanation, applies=epsilon is not None
     )
