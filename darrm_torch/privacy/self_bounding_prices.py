@@ -79,7 +79,11 @@ def exact_self_bounding_epsilon(
     """
     delta = check_number("delta", delta, low=0.0, high=1.0)
     given: dict[str, Any] = {"teachers": teachers, "allowance": allowance, "allocated": allocated}
-    return smallest_epsilon(partial(exact_self_bounding_delta, teacher, **given), delta, tolerance=1e-7)
+    delta_at = partial(exact_self_bounding_delta, teacher, **given)
+    most = min(600.0, 2 * max(1.0, min(allowance, teachers) * teacher.epsilon))
+    if delta_at(most) > delta:
+        return 0.0 if delta_at(0.0) <= delta else math.inf
+    return smallest_epsilon(delta_at, delta, most=most, tolerance=1e-7)
 
 
 def _largest_difference(p: FloatArray, q: FloatArray, factor: float, allowance: float) -> float:
