@@ -52,7 +52,12 @@ def _add_arguments(parser: Any) -> None:
         metavar="FILE",
         help="TorchScript files, or files of weights with --build, or one folder of .pt files",
     )
-    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="returns the network that weights are loaded into")
+    parser.add_argument(
+        "--build",
+        metavar="MODULE:FUNCTION",
+        help="returns the network that the weights of every model are loaded into; unlike networks come as TorchScript "
+        "files, with --accountants",
+    )
     parser.add_argument("--ledger", metavar="FILE", help="required: stores the labels, their cost and these options")
     parser.add_argument("--out", metavar="FILE", help="required: write the labels to this .npy, .pt or .csv file")
     parser.add_argument(
