@@ -6,9 +6,12 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import darrm_torch as dt
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
+from ..privacy.guarantees import format_bound
 from .files import ARRAYS, check_ending, given_files, read_inputs, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
@@ -17,23 +20,15 @@ from .promises import (
     add_accept,
     add_allocation,
     add_unit,
-    checked_allocation,
-    chosen_mechanism,
     naming,
-    replaced,
     stated_allocation,
     stated_neighbours,
     stated_unit,
-    total_delta,
+    terms_of_labels,
 )
 from .showing import fill, print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
-
-if TYPE_CHECKING:
-    from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..labels.ledger import PrivacyLedger
-    from ..planning.ranking import Plan
 
 __all__ = ["COMMAND", "options_for"]
 
@@ -115,11 +110,10 @@ def _add_arguments(parser: Any) -> None:
     add_unit(parser)
 
 
-def options_for(answer: Plan) -> str | None:
+def options_for(answer: dt.Plan) -> str | None:
     """The options of this command that build the mechanism that a plan recommends; None if there are none."""
     from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
-    from ..privacy.guarantees import PrivacyGuarantee
 
     best = answer.best
     if best is None or best.mechanism is None:
@@ -146,20 +140,18 @@ def options_for(answer: Plan) -> str | None:
     options |= {} if unit.neighbours == "add/remove" else {"neighbours": unit.neighbours}
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
-        if isinstance(value, PrivacyGuarantee):
+        if isinstance(value, dt.PrivacyGuarantee):
             options[name] = f"{value.epsilon!r},{value.delta!r}"
     return typed({name: value for name, value in options.items() if value is not None})
 
 
 def _run(chosen: Any) -> int:
-    from ..labels.ledger import PrivacyLedger
-
     check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
     check_integer("--batch-size", chosen.batch_size, low=1)
     if chosen.ledger == ":memory:":
         cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
         raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)
-    ledger = PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
+    ledger = dt.PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
     if ledger is not None:
         take_over(chosen, ledger)
     chosen.mechanism = chosen.mechanism or "darrm"
@@ -179,10 +171,10 @@ def _run(chosen: Any) -> int:
         chosen.labels = source.inputs
     # First with a ledger in memory: a refused command leaves no new file behind.
     with search_progress() as on_progress:
-        ensemble: Any = source.build(strength, PrivacyLedger(":memory:", budget), on_progress)
+        ensemble: Any = source.build(strength, dt.PrivacyLedger(":memory:", budget), on_progress)
     if ledger is not None:
         check_kept(ledger, ensemble)
-        ensemble = source.spending_from(ensemble, ledger)
+        ensemble = ensemble.spending_from(ledger)
     with whole("--out", chosen.out) as beside:
         try:
             with progress(None, "budget"):
@@ -195,7 +187,7 @@ def _run(chosen: Any) -> int:
         if not chosen.json and agreement is not None:
             _show_noise(ensemble, agreement, source.classes)
         if ledger is None:
-            ensemble = source.spending_from(ensemble, PrivacyLedger(chosen.ledger, budget))
+            ensemble = ensemble.spending_from(dt.PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
         keep(chosen, ensemble.ledger)
         with progress(source.inputs, "labels") as bar:
@@ -215,16 +207,13 @@ _DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth,
 def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
     """About how often a label is the majority of the teachers, for the votes that `darrm plan` expects by default."""
     from ..planning.beliefs import typical_votes
-    from ..planning.expectation import expected_agreement
 
     prior = typical_votes(classes, plain=not all(profile.is_private for profile in ensemble.profiles))
-    return expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
+    return dt.expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
 def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
     """Print the noise and the expected agreement before anything is charged; warn where labels are guesses."""
-    from ..privacy.guarantees import format_bound
-
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
     parts = [
@@ -273,28 +262,11 @@ class _Models:
         self.inputs *= len(chosen.findings) if chosen.findings else 1
         self.classes = competing(self._models[0], self._inputs, chosen.classes, chosen.findings)
 
-    def spending_from(self, ensemble: PrivateMajorityEnsemble, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:
-        """The same ensemble with another ledger."""
-        from ..labels.ensemble import PrivateMajorityEnsemble
-
-        return PrivateMajorityEnsemble(
-            self._models,
-            ensemble.mechanism,
-            profiles=ensemble.profiles,
-            overlap=self._chosen.overlap,
-            allocation=ensemble.allocation,
-            neighbours=ensemble.neighbours,
-            classes=ensemble.classes,
-            findings=ensemble.findings,
-            ledger=ledger,
-            delta=ensemble.delta,
-        )
-
-    def check_budget(self, ensemble: PrivateMajorityEnsemble) -> None:
+    def check_budget(self, ensemble: dt.PrivateMajorityEnsemble) -> None:
         """Check that all inputs fit in the budget."""
         ensemble.check_budget(self._batches())
 
-    def release(self, ensemble: PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
+    def release(self, ensemble: dt.PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
         """Buy the labels batch by batch, and write them."""
         import torch
 
@@ -310,12 +282,10 @@ class _Models:
         return batches_of(self._inputs, self._chosen.batch_size)
 
     def build(
-        self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]
-    ) -> PrivateMajorityEnsemble:
+        self, strength: dict[str, Any], ledger: dt.PrivacyLedger, on_progress: Callable[[float], None]
+    ) -> dt.PrivateMajorityEnsemble:
         """The teachers and the noise that the options ask for."""
-        from ..labels.ensemble import PrivateMajorityEnsemble
         from ..planning.families import FAMILIES
-        from ..teachers.reading import read_teachers
 
         chosen = self._chosen
         kind = chosen.mechanism
@@ -336,7 +306,7 @@ class _Models:
                 cure = "Choose two with --classes, or another mechanism, such as self-bounding."
                 raise InvalidArgument(f"--mechanism {kind}", "used with two classes", self.classes, cure)
             with naming(where):
-                return PrivateMajorityEnsemble.from_opacus(
+                return dt.PrivateMajorityEnsemble.from_opacus(
                     self._models,
                     accountants,
                     delta=chosen.delta,
@@ -356,31 +326,13 @@ class _Models:
         profiles = None
         if accountants is not None:
             with naming(where):
-                profiles = read_teachers(
+                profiles = dt.read_teachers(
                     accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept, **stated_unit(chosen)
                 )
-        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
-        mechanism = chosen_mechanism(
-            chosen,
-            strength,
-            teachers=self.teachers,
-            classes=self.classes,
-            profiles=replaced(chosen, profiles),
-            allocation=allocation,
-            overlap=overlap,
+        terms = terms_of_labels(
+            chosen, strength, ledger, teachers=self.teachers, classes=self.classes, profiles=profiles
         )
-        return PrivateMajorityEnsemble(
-            self._models,
-            mechanism,
-            profiles=profiles,
-            overlap=overlap,
-            allocation=allocation,
-            neighbours=stated_neighbours(chosen),
-            classes=chosen.classes,
-            findings=chosen.findings,
-            ledger=ledger,
-            delta=total_delta(chosen, strength, ledger.budget),
-        )
+        return dt.PrivateMajorityEnsemble(self._models, **terms, classes=chosen.classes, findings=chosen.findings)
 
 
 def _strength(chosen: Any) -> dict[str, Any]:
