@@ -67,12 +67,11 @@ def add_unit(parser: Any, *, replaced: bool = True) -> None:
 
 def stated_unit(chosen: Any) -> dict[str, Any]:
     """The unit that the options name, as arguments of ``read_teachers``."""
-    unit: dict[str, Any] = {"unit": chosen.unit or "record", "records_per_unit": chosen.records_per_unit or 1}
-    if chosen.records_per_unit is not None:
-        unit["records_per_unit"] = check_integer("--records-per-unit", chosen.records_per_unit, low=1)
-        if chosen.unit in (None, "record") and unit["records_per_unit"] > 1:
-            raise InvalidArgument("--unit", "given with --records-per-unit, such as patient", chosen.unit)
-    return unit
+    given = chosen.records_per_unit
+    records = 1 if given is None else check_integer("--records-per-unit", given, low=1)
+    if records > 1 and chosen.unit in (None, "record"):
+        raise InvalidArgument("--unit", "given with --records-per-unit, such as patient", chosen.unit)
+    return {"unit": chosen.unit or "record", "records_per_unit": records}
 
 
 def stated_neighbours(chosen: Any) -> Neighbours:

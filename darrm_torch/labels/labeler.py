@@ -123,7 +123,7 @@ class PrivateLabeler:
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
-        self._given = {"overlap": overlap, "classes": classes, "findings": findings}
+        self._given: dict[str, Any] = {"overlap": overlap, "classes": classes, "findings": findings}
         self._given |= {"rules": rules, "assumptions": assumptions}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
