@@ -214,7 +214,7 @@ def _repeated(pmf: Any, count: int) -> Any:
     if count == 1:
         return pmf
     few = count <= 2**16 and count * math.log(pmf.size) <= math.log(_SPARSE)
-    if few and not isinstance(pmf, pld_pmf.DensePLDPmf):
+    if few and isinstance(pmf, pld_pmf.SparsePLDPmf):
         return pmf.self_compose(count, _TAIL)
     dense = pmf.to_dense_pmf()
     low, high = _composed_range(dense._probs, count)
@@ -230,10 +230,9 @@ def _repeated(pmf: Any, count: int) -> Any:
 
 
 def _composed_range(masses: FloatArray, count: int) -> tuple[int, int]:
-    """The cells of ``count`` such releases together outside of which there is at most ``_TAIL``.
+    """The cells of ``count`` such releases together outside of which there is at most ``_TAIL``: Chernoff bounds.
 
-    These are the Chernoff bounds of `dp_accounting`, at its 40 orders. Since no exponent exceeds 20, the sums need no
-    scaling, which takes it fifty times as long.
+    The 40 orders are those of `dp_accounting`. No exponent exceeds 20, so the sums need no scaling, which takes long.
     """
     cells, low, high = np.arange(len(masses)), 0, (len(masses) - 1) * count
     with np.errstate(divide="ignore"):
