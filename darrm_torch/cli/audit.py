@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument, PrivacyViolation
+from ..reprs import wrapped
 from .files import read_text
-from .parser import Command, UsageError, one_of
+from .parser import Command, UsageError, one_of, option_name, require
 from .promises import add_teacher, read_teacher
-from .showing import check_figure, fill, print_json, progress, save_figure
+from .showing import check_figure, print_json, progress, save_figure
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def _run(chosen: Any) -> int:
         print_json({**plain, **{name: getattr(result, name) for name in ("draws", "confidence", "worst_case")}})
     else:
         print(
-            fill(
+            wrapped(
                 f"Not refuted: one label is {result.claim}. From {result.draws} labels, epsilon is at least "
                 f"{result.epsilon:.4g} at this delta, with confidence {result.confidence:g}. This proves nothing; an "
                 "audit only finds grave mistakes."
@@ -104,8 +106,7 @@ def _run_pipeline(chosen: Any) -> int:
     from ..auditing import audit_pipeline
     from .networks import find_function, modules_here
 
-    if chosen.records is None or chosen.claim is None:
-        raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
+    require("audit", {"--records": (chosen.records,), "--claim": (chosen.claim,)})
     check_figure(chosen.plot)
     pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
     with modules_here():
@@ -127,7 +128,7 @@ def _run_pipeline(chosen: Any) -> int:
     if chosen.json:
         print_json(result.to_dict())
     else:
-        print("\n".join(map(fill, str(result).splitlines())))
+        print(result)
     if chosen.plot is not None:
         from ..cost_plots import plot_audit
 
@@ -154,10 +155,12 @@ def _from_file(chosen: Any) -> Mechanism:
 
 def _of_kind(chosen: Any) -> Mechanism:
     """The strongest mechanism of the kind ``--mechanism``."""
-    from ..planning.families import strongest_mechanism
+    from ..planning.families import FAMILIES, strongest_mechanism
 
-    if chosen.teachers is None:
-        raise UsageError("missing --teachers (see darrm audit --help)")
+    needed: dict[str, Sequence[Any]] = {"--teachers": (chosen.teachers,)}
+    if strengths := [name for name in FAMILIES[chosen.mechanism].strengths if name != "total_target"]:
+        needed[" or ".join(map(option_name, strengths))] = (chosen.allowance, chosen.label_target)
+    require("audit", needed)
     return strongest_mechanism(
         chosen.mechanism,
         teachers=chosen.teachers,

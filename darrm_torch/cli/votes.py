@@ -86,13 +86,8 @@ class Votes:
         if self.accountants is not None and chosen.teacher is not None:
             raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher)
         count = len(self.accountants) if chosen.teachers is None and self.accountants is not None else chosen.teachers
-        if count is None:
-            raise InvalidArgument(
-                "--teachers", "given with --votes", None, "The file does not show which lines they are."
-            )
-        if (chosen.class_names is None) == (chosen.class_count is None):
-            cure = "The classes that occur among the votes are private, so they are not read from the file."
-            raise InvalidArgument("--class-names", "given, or else --class-count", "both or neither", cure)
+        if chosen.class_names is not None and chosen.class_count is not None:
+            raise InvalidArgument("--class-names", "left out with --class-count", chosen.class_names)
         self._chosen = chosen
         try:
             self.file = VoteFile(
@@ -137,9 +132,6 @@ class Votes:
             if unit["unit"] != "record":
                 profile = profile.for_unit(unit["unit"], records=unit["records_per_unit"])
             profiles = (profile,) * self.teachers
-        elif FAMILIES[chosen.mechanism].rests_on == "teachers":
-            expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
-            raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
         allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         if "allowance" in strength and profiles is not None and not FAMILIES[chosen.mechanism].adds_up:
             strength = {"label_target": self._worth_of(strength["allowance"], profiles)}
