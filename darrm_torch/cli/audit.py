@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import darrm_torch as dt
 
 from ..errors import InvalidArgument
+from ..reprs import wrapped
 from .networks import find_function, modules_here
 from .noise import read_noise
-from .parser import Command, UsageError, one_of
+from .parser import Command, UsageError, one_of, option_name, require
 from .promises import add_teacher, read_teacher
-from .showing import check_figure, fill, print_json, progress, save_figure
+from .showing import check_figure, print_json, progress, save_figure
 from .values import guarantee, read_guarantee
 
 __all__ = ["COMMAND"]
@@ -86,7 +88,7 @@ def _run(chosen: Any) -> int:
         print_json({**plain, **{name: getattr(result, name) for name in ("draws", "confidence", "worst_case")}})
     else:
         print(
-            fill(
+            wrapped(
                 f"Not refuted: one label is {result.claim}. From {result.draws} labels, epsilon is at least "
                 f"{result.epsilon:.4g} at this delta, with confidence {result.confidence:g}. This proves nothing; an "
                 "audit only finds grave mistakes."
@@ -97,8 +99,7 @@ def _run(chosen: Any) -> int:
 
 def _run_pipeline(chosen: Any) -> int:
     """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
-    if chosen.records is None or chosen.claim is None:
-        raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
+    require("audit", {"--records": (chosen.records,), "--claim": (chosen.claim,)})
     check_figure(chosen.plot)
     pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
     with modules_here():
@@ -120,7 +121,7 @@ def _run_pipeline(chosen: Any) -> int:
     if chosen.json:
         print_json(result.to_dict())
     else:
-        print("\n".join(map(fill, str(result).splitlines())))
+        print(result)
     if chosen.plot is not None:
         save_figure(dt.plot_audit(result), chosen.plot)
     return int(result.flagged)
@@ -136,8 +137,12 @@ def _from_file(chosen: Any) -> dt.Mechanism:
 
 def _of_kind(chosen: Any) -> dt.Mechanism:
     """The strongest mechanism of the kind ``--mechanism``."""
-    if chosen.teachers is None:
-        raise UsageError("missing --teachers (see darrm audit --help)")
+    from ..planning.families import FAMILIES
+
+    needed: dict[str, Sequence[Any]] = {"--teachers": (chosen.teachers,)}
+    if strengths := [name for name in FAMILIES[chosen.mechanism].strengths if name != "total_target"]:
+        needed[" or ".join(map(option_name, strengths))] = (chosen.allowance, chosen.label_target)
+    require("audit", needed)
     return dt.strongest_mechanism(
         chosen.mechanism,
         teachers=chosen.teachers,

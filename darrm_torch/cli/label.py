@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import darrm_torch as dt
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
 from .files import ARRAYS, check_ending, given_files, read_inputs, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
-from .parser import Command, UsageError, one_of, option_names, typed
+from .parser import Command, one_of, option_names, require, typed
 from .promises import (
     add_accept,
     add_allocation,
@@ -26,7 +27,7 @@ from .promises import (
     stated_unit,
     terms_of_labels,
 )
-from .showing import fill, print_json, progress, search_progress
+from .showing import print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
 
@@ -47,10 +48,8 @@ def _add_arguments(parser: Any) -> None:
         help="TorchScript files, or files of weights with --build, or one folder of .pt files",
     )
     parser.add_argument("--build", metavar="MODULE:FUNCTION", help="returns the network that weights are loaded into")
-    parser.add_argument(
-        "--ledger", required=True, metavar="FILE", help="stores the labels, their cost and these options"
-    )
-    parser.add_argument("--out", required=True, metavar="FILE", help="write the labels to this .npy, .pt or .csv file")
+    parser.add_argument("--ledger", metavar="FILE", help="required: stores the labels, their cost and these options")
+    parser.add_argument("--out", metavar="FILE", help="required: write the labels to this .npy, .pt or .csv file")
     parser.add_argument(
         "--classes", type=int, nargs="+", metavar="C", help="outputs to choose between, such as 5 8 (default: all)"
     )
@@ -146,15 +145,16 @@ def options_for(answer: dt.Plan) -> str | None:
 
 
 def _run(chosen: Any) -> int:
-    check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
-    check_integer("--batch-size", chosen.batch_size, low=1)
+    ledger = dt.PrivacyLedger(chosen.ledger) if chosen.ledger and Path(chosen.ledger).exists() else None
     if chosen.ledger == ":memory:":
         cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
         raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)
-    ledger = dt.PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
     if ledger is not None:
         take_over(chosen, ledger)
     chosen.mechanism = chosen.mechanism or "darrm"
+    require("label", _required(chosen))
+    check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
+    check_integer("--batch-size", chosen.batch_size, low=1)
     if chosen.mechanism == "mean-probabilities":
         check_ending("--out", chosen.out, ".npy", ".pt")
         if chosen.votes is not None:
@@ -231,7 +231,7 @@ def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
             if affected > 1
             else "Raise the target or the allowance, buy fewer labels, or use more teachers."
         )
-        print(fill(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
+        print(wrapped(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
 
 
 _STRONG = ("allowance", "sigma", "epsilon")
@@ -246,10 +246,7 @@ class _Models:
     def __init__(self, chosen: Any) -> None:
         from ..teachers.structures import size_of
 
-        missing = [name for name in ("inputs", "models") if getattr(chosen, name) is None]
         given = [name for name in OF_VOTES if getattr(chosen, name) not in (None, [])]
-        if missing:
-            raise UsageError(f"the following arguments are required: {option_names(missing)}; or --votes")
         if given:
             raise InvalidArgument(option_names(given), "used with --votes", "--models")
         self._chosen, self._inputs = chosen, read_inputs("--inputs", chosen.inputs, chosen.tokenizer)
@@ -335,6 +332,26 @@ class _Models:
         return dt.PrivateMajorityEnsemble(self._models, **terms, classes=chosen.classes, findings=chosen.findings)
 
 
+def _required(chosen: Any) -> dict[str, Sequence[Any]]:
+    """The options that a command line needs, as they are typed, with what gives them."""
+    from ..planning.families import FAMILIES
+
+    kind = FAMILIES[chosen.mechanism]
+    needed: dict[str, Sequence[Any]] = {"--ledger": (chosen.ledger,), "--out": (chosen.out,)}
+    if chosen.votes is None:
+        needed |= {"--inputs": (chosen.inputs,), "--models (or --votes)": (chosen.models,)}
+    else:
+        needed["--teachers"] = (chosen.teachers, chosen.accountants)
+        needed["--class-names or --class-count"] = (chosen.class_names, chosen.class_count)
+        if kind.rests_on == "teachers":
+            needed["--accountants or --teacher"] = (chosen.accountants, chosen.teacher)
+    if kind.strengths:
+        example = "--allowance 1: what one teacher costs" if "allowance" in kind.strengths else "--total-target 1,1e-5"
+        name = f"one of {option_names(kind.strengths)} (how strong the noise is, such as {example})"
+        needed[name] = (chosen.allowance, chosen.label_target, chosen.total_target)
+    return needed
+
+
 def _strength(chosen: Any) -> dict[str, Any]:
     """The strength of the noise: the one of three options that was given, as a keyword of the mechanism's builder."""
     from ..planning.families import FAMILIES
@@ -342,12 +359,7 @@ def _strength(chosen: Any) -> dict[str, Any]:
     ways = FAMILIES[chosen.mechanism].strengths
     given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
     if (len(given) != 1 or given[0] not in ways) if ways else given:
-        cure = ""
-        if ways and not given:
-            amount = "--allowance 1 (what one teacher costs)" if "allowance" in ways else "--total-target 1,1e-5"
-            cure = f"It says how strong the noise is, for example {amount}."
-        elif "total_target" in given:
-            cure = "Set the most that all labels may cost with --budget."
+        cure = "Set the most that all labels may cost with --budget." if "total_target" in given else ""
         raise InvalidArgument(
             f"--mechanism {chosen.mechanism}",
             f"used with {f'one of {option_names(ways)}' if ways else 'no allowance or target'}",

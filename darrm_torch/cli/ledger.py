@@ -14,9 +14,10 @@ import darrm_torch as dt
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError
 from ..labels.ledger_file import is_ledger
 from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
 from .files import existing
 from .parser import Command, option_name, typed
-from .showing import fill, print_json
+from .showing import print_json
 from .values import read_guarantee
 
 __all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
@@ -72,12 +73,12 @@ def _run(chosen: Any) -> int:
         numbers = [
             f", {name} {format_bound(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)
         ]
-        print(fill(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
+        print(wrapped(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
     if options:
-        print(fill(f"Started with: darrm label {typed(options)}"))
+        print(wrapped(f"Started with: darrm label {typed(options)}"))
     if own_cost is not None:
         print(
-            fill(
+            wrapped(
                 f"Spent: {ledger.spent()}, by the mechanism's own randomness. The training of the teachers can only "
                 "lower this."
             )
@@ -87,13 +88,13 @@ def _run(chosen: Any) -> int:
             print(f"Left: {'over ' * (left == _MANY)}{_counted(left, 'label')}, by that randomness alone.")
     else:
         print(
-            fill(
+            wrapped(
                 "Spent: not known from the file alone, because it depends on the teachers' guarantees. Run `darrm "
                 "label` with the same models, this ledger and inputs that it has labels for: they are free, and the "
                 "report says what all labels cost."
             )
         )
-    print(fill(f"Trust: {ledger.trust}"))
+    print(wrapped(f"Trust: {ledger.trust}"))
     return 0
 
 

@@ -8,17 +8,18 @@ from typing import Any
 import darrm_torch as dt
 
 from ..errors import InvalidArgument, PrivacyViolation, check_integer
+from ..reprs import wrapped
 from .files import read_text, whole
-from .parser import Command, one_of, option_name
+from .parser import Command, one_of, option_name, require
 from .promises import add_common, add_teacher, read_teacher
-from .showing import check_figure, fill, print_json, progress, save_figure, search_progress
+from .showing import check_figure, print_json, progress, save_figure, search_progress
 from .values import guarantee, read_guarantee, read_prior
 
 __all__ = ["COMMAND", "read_noise", "report_noise"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="number of teachers")
+    parser.add_argument("--teachers", type=int, metavar="K", help="required: number of teachers")
     add_teacher(parser)
     add_common(parser)
     parser.add_argument(
@@ -40,10 +41,13 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(options: Any) -> int:
-    if (options.target is None) == (options.allowance is None):
-        raise InvalidArgument(
-            "--target", "given, or --allowance instead", "neither" if options.target is None else "both", "Give one."
-        )
+    needed = {"--teachers": (options.teachers,), "--target or --allowance": (options.target, options.allowance)}
+    if options.allowance is None:
+        promises = (options.teacher, options.noise_multiplier, options.sample_rate, options.steps)
+        needed["--teacher, or --noise-multiplier, --sample-rate and --steps"] = promises
+    require("noise", needed)
+    if options.target is not None and options.allowance is not None:
+        raise InvalidArgument("--target", "left out with --allowance", options.target)
     for name in ("teacher", "noise_multiplier", "sample_rate", "steps", "shape"):
         given = getattr(options, name)
         if options.target is None and given not in (None, "monotone"):
@@ -54,8 +58,7 @@ def _run(options: Any) -> int:
     prior: Any = read_prior(options.prior)  # the library refuses one for many classes
     if options.target is not None:
         teacher = read_teacher(options)
-        if teacher is None:
-            raise InvalidArgument("--teacher", "given", None, "Or give --noise-multiplier, --sample-rate and --steps.")
+        assert teacher is not None
         with search_progress() as on_progress:
             noise = dt.optimize_noise(
                 teachers=options.teachers,
@@ -100,7 +103,7 @@ def report_noise(noise: dt.NoiseFunction, options: Any) -> None:
         certificate = json.loads(noise.to_json())["certificate"]
         print_json({"teachers": noise.teachers, **certificate, "margin": proven.margin, "proof": str(proven)})
     else:
-        print(fill(str(proven)))
+        print(wrapped(str(proven)))
 
 
 COMMAND = Command(

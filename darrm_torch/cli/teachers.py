@@ -8,10 +8,11 @@ from typing import Any
 import darrm_torch as dt
 
 from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
 from .files import given_files
 from .parser import Command
 from .promises import add_accept, naming
-from .showing import fill, print_json, progress
+from .showing import print_json, progress
 
 __all__ = ["COMMAND"]
 
@@ -45,7 +46,7 @@ def _run(chosen: Any) -> int:
         numbers = "".join(format_bound(e).rjust(10) for e in (reading.epsilon, theirs["prv"], theirs["rdp"]))
         print(f"  {path.name[-width:]:<{width}}{numbers}   {reading.sampling}")
     for note in dict.fromkeys(note for profile in profiles for note in profile.reading.notes):
-        print(fill(f"- {note}"))
+        print(wrapped(f"- {note}"))
     return 0
 
 

@@ -74,13 +74,8 @@ class Votes:
         if self.accountants is not None and chosen.teacher is not None:
             raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher)
         count = len(self.accountants) if chosen.teachers is None and self.accountants is not None else chosen.teachers
-        if count is None:
-            raise InvalidArgument(
-                "--teachers", "given with --votes", None, "The file does not show which lines they are."
-            )
-        if (chosen.class_names is None) == (chosen.class_count is None):
-            cure = "The classes that occur among the votes are private, so they are not read from the file."
-            raise InvalidArgument("--class-names", "given, or else --class-count", "both or neither", cure)
+        if chosen.class_names is not None and chosen.class_count is not None:
+            raise InvalidArgument("--class-names", "left out with --class-count", chosen.class_names)
         self._chosen = chosen
         try:
             self.file = dt.VoteFile(
@@ -120,9 +115,6 @@ class Votes:
         elif chosen.teacher is not None:
             profile = dt.PrivacyProfile.from_guarantee(read_guarantee(chosen.teacher))
             profiles = (for_stated_unit(chosen, profile),) * self.teachers
-        elif FAMILIES[chosen.mechanism].rests_on == "teachers":
-            expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
-            raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
         if "allowance" in strength and profiles is not None and not FAMILIES[chosen.mechanism].adds_up:
             strength = {"label_target": self._worth_of(strength["allowance"], profiles)}
         terms = terms_of_labels(
