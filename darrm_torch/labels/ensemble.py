@@ -32,7 +32,7 @@ from .identity import checked_inputs, input_keys
 from .kept import mechanism_for
 from .labeler import PrivateLabeler
 from .ledger import PrivacyLedger
-from .questions import checked_findings
+from .questions import checked_findings, label_shape
 from .voting import VotingTeachers, class_numbers, equal_weights
 
 __all__ = ["PrivateMajorityEnsemble"]
@@ -338,7 +338,7 @@ class PrivateMajorityEnsemble(nn.Module):
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
-            shape = (*self._labeler._shape(size_of(inputs)), most + 1)
+            shape = (*label_shape(size_of(inputs), self.findings), most + 1)
             if not isinstance(juries, np.ndarray) or juries.dtype.kind != "b" or juries.shape != shape:
                 raise InvalidArgument("juries", f"booleans of shape {shape}", type(juries).__name__)
             numbers = [number for number in numbers if juries[..., number].any()]
