@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import ARRAYS, check_ending, given_files, read_inputs, whole, write_labels
+from .files import ARRAYS, check_ending, given_files, read_ids, read_inputs, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, UsageError, one_of, option_names, typed
@@ -18,6 +18,7 @@ from .promises import (
     add_allocation,
     add_unit,
     checked_allocation,
+    checks,
     chosen_mechanism,
     naming,
     replaced,
@@ -45,6 +46,9 @@ def _add_arguments(parser: Any) -> None:
         "--inputs", metavar="FILE", help=f"{ARRAYS}: the inputs to label, (N, ...), or several arrays by name"
     )
     parser.add_argument("--tokenizer", metavar="FOLDER", help="--inputs has one text in each line, for this tokenizer")
+    parser.add_argument(
+        "--ids", metavar="FILE", help="a text file with an identifier of each input in its line (default: its contents)"
+    )
     parser.add_argument(
         "--models",
         nargs="+",
@@ -270,6 +274,7 @@ class _Models:
                 self._models.append(load_model(file, chosen.build))
                 bar.update()
         self.teachers, self.inputs = len(self._models), size_of(self._inputs)
+        self._ids = None if chosen.ids is None else read_ids("--ids", chosen.ids, self.inputs)
         self.inputs *= len(chosen.findings) if chosen.findings else 1
         self.classes = competing(self._models[0], self._inputs, chosen.classes, chosen.findings)
 
@@ -292,22 +297,24 @@ class _Models:
 
     def check_budget(self, ensemble: PrivateMajorityEnsemble) -> None:
         """Check that all inputs fit in the budget."""
-        ensemble.check_budget(self._batches())
+        ensemble.check_budget((inputs for inputs, _ in self._batches()), keys=self._ids)
 
     def release(self, ensemble: PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
         """Buy the labels batch by batch, and write them."""
         import torch
 
         labels = []
-        for batch in self._batches():
-            labels.append(ensemble(batch))
+        for inputs, keys in self._batches():
+            labels.append(ensemble(inputs, keys=keys))
             advance(len(labels[-1]) if ensemble.findings is None else labels[-1].numel())
         write_labels(file, torch.cat(labels), ensemble.findings)
 
-    def _batches(self) -> Any:
+    def _batches(self) -> Iterator[tuple[Any, list[bytes] | None]]:
         from ..teachers.structures import batches_of
 
-        return batches_of(self._inputs, self._chosen.batch_size)
+        size = self._chosen.batch_size
+        for number, inputs in enumerate(batches_of(self._inputs, size)):
+            yield inputs, None if self._ids is None else self._ids[number * size : (number + 1) * size]
 
     def build(
         self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]
@@ -339,7 +346,6 @@ class _Models:
                 return PrivateMajorityEnsemble.from_opacus(
                     self._models,
                     accountants,
-                    delta=chosen.delta,
                     allowance=strength.get("allowance"),
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
@@ -350,15 +356,13 @@ class _Models:
                     classes=chosen.classes,
                     findings=chosen.findings,
                     ledger=ledger,
-                    accept=chosen.accept,
+                    **checks(chosen),
                     on_progress=on_progress,
                 )
         profiles = None
         if accountants is not None:
             with naming(where):
-                profiles = read_teachers(
-                    accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept, **stated_unit(chosen)
-                )
+                profiles = read_teachers(accountants, modules=self._models, **checks(chosen), **stated_unit(chosen))
         allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
         mechanism = chosen_mechanism(
             chosen,

@@ -7,7 +7,7 @@ from typing import Any
 
 from .files import given_files
 from .parser import Command
-from .promises import add_accept, naming
+from .promises import add_accept, checks, naming
 from .showing import fill, print_json, progress
 
 __all__ = ["COMMAND"]
@@ -28,7 +28,7 @@ def _run(chosen: Any) -> int:
 
     paths = given_files("sources", chosen.sources)
     with naming("sources"), progress(None, "accountants"):
-        profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
+        profiles = read_teachers(paths, **checks(chosen))
     if chosen.json:
         print_json(
             [
