@@ -71,7 +71,9 @@ class VotingTeachers(nn.ModuleList):
         super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
-        self._each_module = [*self.modules()]  # to walk through them again for each batch takes long
+        # To walk through them again for each batch takes long. Without self: nothing here may refer to itself, so that
+        # the memory of a teacher that was loaded to vote is free as soon as it has voted.
+        self._each_module = [module for network in self for module in network.modules()]
         self._classes, self._mechanism, self._logits = classes, mechanism, logits
         self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,19 @@ def test_a_killed_run_goes_on_and_pays_once(files: list[Path], tmp_path: Path) -
     assert second.teachers[0].loads == ["teacher-3.pt", "teacher-4.pt"]  # type: ignore[union-attr]
     assert second.ledger.count == 23
     assert not (private / "votes").exists()
+
+
+def test_a_teacher_that_has_voted_is_out_of_memory(files: list[Path], tmp_path: Path) -> None:
+    """At once: what waits for the garbage collector adds up over many large teachers."""
+    one = labeler(files, dt.PrivacyLedger())
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(thing) for thing in gc.get_objects() if isinstance(thing, nn.Module)}
+        dt.label_loader(one, loader(), private_folder=tmp_path / "private", progress=False)
+        assert [thing for thing in gc.get_objects() if isinstance(thing, nn.Module) and id(thing) not in before] == []
+    finally:
+        gc.enable()
 
 
 def test_votes_that_lack_inputs_are_cast_again(files: list[Path], tmp_path: Path) -> None:
