@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..arguments import is_dense
 from ..errors import InvalidArgument
 from ..files import weights_in, write_whole
@@ -184,7 +186,6 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
     With ``several``, a .npz file with several arrays becomes a dictionary of tensors, and a .pt file may hold a
     dictionary or a tuple of them.
     """
-    import numpy as np
     import torch
 
     from ..teachers.structures import mapped, tensors_of
@@ -234,7 +235,6 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
 
 
 def _as_tensor(name: str, array: Any, size: int) -> Any:
-    import numpy as np
     import torch
 
     if array.dtype.kind not in "biuf":
@@ -259,10 +259,6 @@ def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
 
 def _read_csv(file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .csv file's columns; the names are empty if its first line holds numbers."""
-    import csv
-
-    import numpy as np
-
     with file.open(encoding="utf-8-sig", newline="") as text:
         first = next(csv.reader(text), [])
     try:
@@ -278,7 +274,6 @@ def _read_csv(file: Path) -> tuple[list[str], Any]:
 
 def _read_parquet(file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .parquet file's columns."""
-    import numpy as np
     from pyarrow import parquet
 
     shape = parquet.read_metadata(file)
@@ -289,7 +284,6 @@ def _read_parquet(file: Path) -> tuple[list[str], Any]:
 
 def write_labels(file: Path, labels: Any, findings: Sequence[str] | None = None) -> None:
     """Write a tensor of labels as .npy, .pt or .csv, with a column for each finding if there are any."""
-    import numpy as np
     import torch
 
     if file.suffix == ".npy":

@@ -119,16 +119,12 @@ class PrivateLabeler:
             if not isinstance(profile, PrivacyProfile):
                 cure = "Make one with PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=..., delta=...))."
                 raise InvalidArgument("profiles", "a PrivacyProfile for each teacher", profile, cure)
-        if not isinstance(mechanism, Mechanism):
-            raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
         if mechanism.teachers not in (None, count):
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
-        if not isinstance(rules or {}, Mapping):
-            raise InvalidArgument("rules", "a mapping from names to public facts", rules)
-        self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
-        self._given |= {"findings": findings}
+        self._given: dict[str, Any] = {"overlap": overlap, "classes": classes, "findings": findings}
+        self._given |= {"rules": rules, "assumptions": assumptions}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1

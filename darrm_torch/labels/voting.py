@@ -71,9 +71,8 @@ class VotingTeachers(nn.ModuleList):
         super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
-        # To walk through them again for each batch takes long. Without self: nothing here may refer to itself, so that
-        # the memory of a teacher that was loaded to vote is free as soon as it has voted.
-        self._each_module = [module for network in self for module in network.modules()]
+        # Kept, because walking through them again for each batch takes long. Itself among them would be a cycle.
+        self._each_module = [module for module in self.modules() if module is not self]
         self._classes, self._mechanism, self._logits = classes, mechanism, logits
         self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
@@ -214,7 +213,7 @@ class VotingTeachers(nn.ModuleList):
     ) -> list[Tensor]:
         """What ``ballot`` makes of the logits of each of these teachers, whose name is for the events."""
         checked_inputs(inputs)
-        for module in self._each_module:  # a parent may have been set to train, or a teacher may override train()
+        for module in (self, *self._each_module):  # a parent may be in train mode, or a teacher may override train()
             if module.training:
                 module.training = False
         outputs = self._in_one_pass(inputs, numbers) if together else None

@@ -399,7 +399,7 @@ MISTAKES = [
     ((*LABEL, "--mechanism", "gnmx"), "Did you mean gnmax?"),
     ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),
     ((*LABEL, "--mechanism", "noise-free"), "noise-free must be used with no allowance or target, got '--allowance'"),
-    ((*ASK, "--mechanism", "exponential"), "used with one of --label-target, --total-target, got None. It says"),
+    ((*ASK, "--mechanism", "exponential"), "required: one of --label-target, --total-target (how strong the noise"),
     ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. Set the most that all labels may cost with --budget."),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1"), "--label-target must be one that some strength"),
     ((*ASK, "--mechanism", "self-bounding", "--total-target", "1e-5,1e-5"), "--total-target must be one that some"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import lazy_loader
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -17,11 +19,11 @@ import darrm_torch as dt
 from darrm_torch.labels.voting import VotingTeachers
 from darrm_torch.teachers.checkpoints import weights_digest
 
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
+peft, transformers = map(lazy_loader.load, ("peft", "transformers"))  # importing both takes seconds
 
 pytestmark = [
-    pytest.mark.slow,  # importing both takes seconds
+    pytest.mark.slow,
+    pytest.mark.skipif(not all(map(find_spec, ("peft", "transformers"))), reason="the extra adapters is not installed"),
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning", "ignore:Adapter name"),
 ]
 IDS = torch.randint(1, 50, (12, 7))
