@@ -25,6 +25,7 @@ __all__ = [
     "existing",
     "given_files",
     "options_in_file",
+    "read_ids",
     "read_inputs",
     "read_tensor",
     "read_text",
@@ -35,8 +36,8 @@ __all__ = [
 
 # Options of any command that name a file to read, and those that name a file to write.
 _READ = (
-    *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
-    *("labels", "test_inputs", "test_labels", "votes"),
+    *("config", "file", "sources", "teachers_folder", "inputs", "ids", "models", "accountants"),
+    *("initial", "labels", "test_inputs", "test_labels", "votes"),
 )
 _WRITTEN = ("ledger", "out", "plot")
 _MOST_OPTIONS = 2**16  # bytes; YAML is slow
@@ -165,6 +166,15 @@ def read_inputs(name: str, path: str, tokenizer: str | None = None) -> Any:
         return dict(loaded(texts, padding=True, truncation=True, return_tensors="pt"))
     except Exception as error:  # transformers raises many kinds for folders and texts that do not fit
         raise InvalidArgument("--tokenizer", expected, tokenizer, one_line(error, 160)) from None
+
+
+def read_ids(name: str, path: str, count: int) -> list[bytes]:
+    """The identifiers of ``count`` inputs, one in each line of a text file."""
+    ids = read_text(name, path, most=MOST_BYTES).splitlines()
+    if len(ids) != count or not all(ids):
+        got = f"{len(ids)} lines" if all(ids) else "one with an empty line"
+        raise InvalidArgument(name, f"a file of {count} lines, an identifier of each input", got)
+    return [one.encode() for one in ids]
 
 
 def read_tensor(name: str, path: str, *, column: str | None = None, several: bool = False) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import darrm_torch as dt
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from ..privacy.guarantees import format_bound
 from ..reprs import wrapped
-from .files import ARRAYS, check_ending, given_files, read_inputs, whole, write_labels
+from .files import ARRAYS, check_ending, given_files, read_ids, read_inputs, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, one_of, option_names, require, typed
@@ -21,6 +21,7 @@ from .promises import (
     add_accept,
     add_allocation,
     add_unit,
+    checks,
     naming,
     stated_allocation,
     stated_neighbours,
@@ -41,6 +42,9 @@ def _add_arguments(parser: Any) -> None:
         "--inputs", metavar="FILE", help=f"{ARRAYS}: the inputs to label, (N, ...), or several arrays by name"
     )
     parser.add_argument("--tokenizer", metavar="FOLDER", help="--inputs has one text in each line, for this tokenizer")
+    parser.add_argument(
+        "--ids", metavar="FILE", help="a text file with an identifier of each input in its line (default: its contents)"
+    )
     parser.add_argument(
         "--models",
         nargs="+",
@@ -256,27 +260,30 @@ class _Models:
                 self._models.append(load_model(file, chosen.build))
                 bar.update()
         self.teachers, self.inputs = len(self._models), size_of(self._inputs)
+        self._ids = None if chosen.ids is None else read_ids("--ids", chosen.ids, self.inputs)
         self.inputs *= len(chosen.findings) if chosen.findings else 1
         self.classes = competing(self._models[0], self._inputs, chosen.classes, chosen.findings)
 
     def check_budget(self, ensemble: dt.PrivateMajorityEnsemble) -> None:
         """Check that all inputs fit in the budget."""
-        ensemble.check_budget(self._batches())
+        ensemble.check_budget((inputs for inputs, _ in self._batches()), keys=self._ids)
 
     def release(self, ensemble: dt.PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
         """Buy the labels batch by batch, and write them."""
         import torch
 
         labels = []
-        for batch in self._batches():
-            labels.append(ensemble(batch))
+        for inputs, keys in self._batches():
+            labels.append(ensemble(inputs, keys=keys))
             advance(len(labels[-1]) if ensemble.findings is None else labels[-1].numel())
         write_labels(file, torch.cat(labels), ensemble.findings)
 
-    def _batches(self) -> Any:
+    def _batches(self) -> Iterator[tuple[Any, list[bytes] | None]]:
         from ..teachers.structures import batches_of
 
-        return batches_of(self._inputs, self._chosen.batch_size)
+        size = self._chosen.batch_size
+        for number, inputs in enumerate(batches_of(self._inputs, size)):
+            yield inputs, None if self._ids is None else self._ids[number * size : (number + 1) * size]
 
     def build(
         self, strength: dict[str, Any], ledger: dt.PrivacyLedger, on_progress: Callable[[float], None]
@@ -306,7 +313,6 @@ class _Models:
                 return dt.PrivateMajorityEnsemble.from_opacus(
                     self._models,
                     accountants,
-                    delta=chosen.delta,
                     allowance=strength.get("allowance"),
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
@@ -317,15 +323,13 @@ class _Models:
                     classes=chosen.classes,
                     findings=chosen.findings,
                     ledger=ledger,
-                    accept=chosen.accept,
+                    **checks(chosen),
                     on_progress=on_progress,
                 )
         profiles = None
         if accountants is not None:
             with naming(where):
-                profiles = dt.read_teachers(
-                    accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept, **stated_unit(chosen)
-                )
+                profiles = dt.read_teachers(accountants, modules=self._models, **checks(chosen), **stated_unit(chosen))
         terms = terms_of_labels(
             chosen, strength, ledger, teachers=self.teachers, classes=self.classes, profiles=profiles
         )

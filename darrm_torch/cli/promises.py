@@ -24,6 +24,7 @@ __all__ = [
     "add_common",
     "add_teacher",
     "add_unit",
+    "checks",
     "for_stated_unit",
     "naming",
     "protected",
@@ -108,6 +109,19 @@ def add_accept(parser: Any) -> None:
         metavar="FINDING",
         help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",
     )
+    parser.add_argument(
+        "--initial",
+        metavar="FILE",
+        help="the weights that all teachers started from, if they started alike: their updates are compared",
+    )
+
+
+def checks(chosen: Any) -> dict[str, Any]:
+    """What ``--delta``, ``--accept`` and ``--initial`` say to whatever reads teachers."""
+    from ..teachers.checkpoints import Checkpoint
+
+    initial = None if chosen.initial is None else Checkpoint.read(chosen.initial, name="--initial").weights
+    return {"delta": chosen.delta, "accept": chosen.accept, "initial": initial}
 
 
 def read_teacher(chosen: Any) -> dt.PrivacyProfile | dt.PrivacyGuarantee | tuple[dt.PrivacyProfile, ...] | None:

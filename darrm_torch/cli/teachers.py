@@ -11,7 +11,7 @@ from ..privacy.guarantees import format_bound
 from ..reprs import wrapped
 from .files import given_files
 from .parser import Command
-from .promises import add_accept, naming
+from .promises import add_accept, checks, naming
 from .showing import print_json, progress
 
 __all__ = ["COMMAND"]
@@ -29,7 +29,7 @@ def _add_arguments(parser: Any) -> None:
 def _run(chosen: Any) -> int:
     paths = given_files("sources", chosen.sources)
     with naming("sources"), progress(None, "accountants"):
-        profiles = dt.read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
+        profiles = dt.read_teachers(paths, **checks(chosen))
     if chosen.json:
         print_json(
             [

@@ -20,7 +20,7 @@ from .values import guarantee, read_guarantee
 
 __all__ = ["OF_VOTES", "Votes", "add_arguments"]
 
-_OF_MODELS = ("inputs", "models", "build", "classes", "findings")
+_OF_MODELS = ("inputs", "ids", "tokenizer", "models", "build", "classes", "findings", "initial")
 OF_VOTES = ("teachers", "class_names", "class_count", "layout", "keys", "header", "missing", "array", "teacher")
 _LAYOUTS = ("inputs-by-teachers", "teachers-by-inputs", "counts")
 
