@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
-from ..files import write_whole
+from ..files import write_private
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -152,8 +152,7 @@ def site_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        with write_whole(file, private=True) as temporary:
-            temporary.write_bytes(text)
+        write_private(file, text)
         return key
     try:
         found = serialization.load_pem_private_key(file.read_bytes(), password=None)
