@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import reprlib
 import warnings
 from typing import Any
 
@@ -99,10 +100,28 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) < 8 and all(type(one) is int for one in value)
 
 
+class _Bounded(reprlib.Repr):
+    """Short texts of nested values: those from a file may hold each other so often that no memory holds their text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlong = 4, 10**4
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 20
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return repr(x)
+
+    repr_str = repr_instance
+    repr_OrderedDict = reprlib.Repr.repr_dict
+
+
+_BOUNDED = _Bounded()
+
+
 def _shown(value: Any) -> str:
     """``value`` as an error shows it, shortened."""
     try:
-        text = repr(value)
+        text = _BOUNDED.repr(value)
     except Exception:  # a huge integer, or a tensor that cannot be printed
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= 500 else f"{text[:500]}..."

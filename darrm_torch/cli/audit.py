@@ -102,14 +102,13 @@ def _run(chosen: Any) -> int:
 def _run_pipeline(chosen: Any) -> int:
     """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
     from ..auditing import audit_pipeline
-    from .networks import find_function, modules_here
+    from .networks import find_function, modules_here, result_of
 
     if chosen.records is None or chosen.claim is None:
         raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
     check_figure(chosen.plot)
-    pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
-    with modules_here():
-        records = read_records()
+    pipeline = find_function("--pipeline", chosen.pipeline)
+    records = result_of("--records", chosen.records, "(inputs, labels)")
     if not isinstance(records, tuple) or len(records) != 2:
         raise InvalidArgument("--records", "a function that returns (inputs, labels)", type(records).__name__)
     with modules_here(), progress(chosen.runs, "runs") as bar:

@@ -40,10 +40,14 @@ def read_guarantee(text: str) -> PrivacyGuarantee:
 
 def read_rate(text: str) -> float:
     """A number or a fraction, such as 1/35."""
+    import math
     from fractions import Fraction
 
-    try:
-        return float(Fraction(str(text)))
+    try:  # a fraction of 1e100000000 would be computed
+        number = float(Fraction(text) if "/" in text else text)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
     except (ValueError, ZeroDivisionError, OverflowError):
         raise argparse.ArgumentTypeError(f"must be a number or a fraction such as 1/35, got {text!r}") from None
 

@@ -21,6 +21,7 @@ from .promises import (
     stated_unit,
     total_delta,
 )
+from .showing import progress
 from .values import guarantee, read_guarantee
 
 if TYPE_CHECKING:
@@ -95,16 +96,17 @@ class Votes:
             raise InvalidArgument("--class-names", "given, or else --class-count", "both or neither", cure)
         self._chosen = chosen
         try:
-            self.file = VoteFile(
-                chosen.votes,
-                teachers=count,
-                classes=chosen.class_names or chosen.class_count,
-                layout=chosen.layout,
-                keys=chosen.keys,
-                header=None if chosen.header is None else chosen.header == "yes",
-                missing=chosen.missing,
-                array=chosen.array,
-            )
+            with progress(None, "votes"):
+                self.file = VoteFile(
+                    chosen.votes,
+                    teachers=count,
+                    classes=chosen.class_names or chosen.class_count,
+                    layout=chosen.layout,
+                    keys=chosen.keys,
+                    header=None if chosen.header is None else chosen.header == "yes",
+                    missing=chosen.missing,
+                    array=chosen.array,
+                )
         except InvalidArgument as error:
             names = {"path": "--votes", "classes": "--class-names"}
             name = names.get(error.name, option_name(error.name))

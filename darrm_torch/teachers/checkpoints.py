@@ -235,7 +235,8 @@ class Checkpoint:
         key = next((key for key in ("module_state_dict", "state_dict") if isinstance(rest.get(key), Mapping)), "")
         weights, rest = (rest.pop(key), rest) if key else (record, {})
         if not (isinstance(weights, Mapping) and any(isinstance(value, Tensor) for value in weights.values())):
-            content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+            names = [key for key in record if isinstance(key, str)] if isinstance(record, Mapping) else None
+            content = type(record).__name__ if names is None else ", ".join(names[:20])
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
         tensors = [value for value in weights.values() if isinstance(value, Tensor)]
