@@ -119,8 +119,10 @@ _BOUNDED = _Bounded()
 
 
 def _shown(value: Any) -> str:
-    """``value`` as an error shows it, shortened."""
+    """``value`` as an error shows it, shortened; of an array only type and shape, because it may hold records."""
     try:
+        if getattr(value, "ndim", 0):
+            return f"{type(value).__name__} of {value.dtype} with shape {tuple(value.shape)}"
         text = _BOUNDED.repr(value)
     except Exception:  # a huge integer, or a tensor that cannot be printed
         return f"a value of type {type(value).__name__}"
@@ -136,7 +138,7 @@ def check_integer(name: str, value: Any, *, low: int, high: int | None = None, c
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = operator.index(value)
-    except TypeError:
+    except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
     if number < low or (high is not None and number > high):
         raise InvalidArgument(name, expected, value, cure)
@@ -162,7 +164,7 @@ def check_number(
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
     above = number > low if low_open else number >= low
     below = number < high if high_open else number <= high

@@ -56,6 +56,8 @@ def keep_copy(path: Path, number: int) -> None:
 
 def weights_in(folder: Path) -> list[Path]:
     """The teachers' files in a folder, by name: ``teacher-*.pt``, or any ``*.pt`` if there are none."""
+    if not os.path.isdir(folder):
+        return []
     # A hidden one is what a process that was killed left of a file.
     return sorted(folder.glob("teacher-*.pt")) or sorted(folder.glob("[!.]*.pt"))
 
@@ -66,7 +68,7 @@ def make_private_folder(path: Path, name: str = "folder") -> None:
     Raises:
         InvalidArgument: it cannot be created; ``name`` is the argument that named it.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         return
     if path.parent != path:
         make_private_folder(path.parent, name)
@@ -74,7 +76,7 @@ def make_private_folder(path: Path, name: str = "folder") -> None:
         path.mkdir(mode=0o700)
         path.chmod(0o700)
     except (OSError, ValueError) as error:  # a null character in the name is a ValueError
-        if not path.is_dir():  # else another process was quicker
+        if not os.path.isdir(path):  # else another process was quicker
             expected = "a folder that exists or can be created"
             raise InvalidArgument(name, expected, str(path), f"{error}.") from None
 

@@ -76,14 +76,14 @@ def check_places(options: Mapping[str, Any]) -> None:
         if path is None:
             continue
         goal = Path(path)
-        if goal.is_dir():
+        if os.path.isdir(goal):
             raise InvalidArgument(option_name(option), "a file", path, "This is a folder.")
-        if not goal.parent.is_dir() or not os.access(goal.parent, os.W_OK | os.X_OK):
-            reason = "You may not write to this folder." if goal.parent.is_dir() else "There is no such folder."
+        if not os.path.isdir(goal.parent) or not os.access(goal.parent, os.W_OK | os.X_OK):
+            reason = "You may not write to this folder." if os.path.isdir(goal.parent) else "There is no such folder."
             raise InvalidArgument(option_name(option), "a file in a folder that can be written to", path, reason)
         for other, file in taken:
             if os.path.realpath(goal) == os.path.realpath(file) or (
-                goal.exists() and file.exists() and goal.samefile(file)
+                os.path.exists(goal) and os.path.exists(file) and os.path.samefile(goal, file)
             ):
                 cure = "The command would overwrite one with the other."
                 raise InvalidArgument(option_name(option), f"another file than {option_name(other)}", path, cure)
@@ -203,7 +203,9 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
                     array = arrays[arrays.files[0]]
                 expected = f"a .npz file with one array, not {len(arrays.files)}"
         if file.suffix == ".pt":
-            tensor = torch.load(file, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about files of other kinds, which are refused below
+                tensor = torch.load(file, map_location="cpu", weights_only=True)
             if several or isinstance(tensor, torch.Tensor):
                 parts = sum(1 for _ in islice(tensors_of(tensor), _MOST_ARRAYS + 1))  # refuses what is no structure
                 if parts > _MOST_ARRAYS:  # lists that hold each other are many from few bytes

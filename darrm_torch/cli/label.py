@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -159,7 +160,7 @@ def _run(chosen: Any) -> int:
     if chosen.ledger == ":memory:":
         cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
         raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)
-    ledger = PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
+    ledger = PrivacyLedger(chosen.ledger) if os.path.exists(chosen.ledger) else None
     if ledger is not None:
         take_over(chosen, ledger)
     chosen.mechanism = chosen.mechanism or "darrm"

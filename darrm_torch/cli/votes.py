@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -81,7 +82,7 @@ class Votes:
         if given:
             raise InvalidArgument("--votes", "given without options about models", option_names(given))
         check_ending("--out", chosen.out, ".csv", ".npy")
-        if Path(chosen.votes).is_dir():  # the order of its parts says nothing, and only .csv holds the keys
+        if os.path.isdir(chosen.votes):  # the order of its parts says nothing, and only .csv holds the keys
             check_ending("--out", chosen.out, ".csv")
         self.accountants = None if chosen.accountants is None else given_files("--accountants", chosen.accountants)
         if self.accountants is not None and chosen.teacher is not None:

@@ -149,7 +149,7 @@ def site_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     file = Path(path)
-    if not file.exists():
+    if not os.path.exists(file):
         key = Ed25519PrivateKey.generate()
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

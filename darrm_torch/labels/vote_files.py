@@ -189,7 +189,7 @@ class VoteFile:
 
     def _key_position(self, names: list[str] | None, width: int) -> int | None:
         if self._keys is None:
-            if self._kind == "parquet" and self.path.is_dir():
+            if self._kind == "parquet" and os.path.isdir(self.path):
                 cure = "The order of the parts of a folder is no identity."
                 raise InvalidArgument("keys", f"the column that identifies the inputs: {names}", None, cure)
             return None

@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ _DAMAGE = (OSError, EOFError, ValueError, KeyError, RuntimeError, csv.Error, zli
 
 def kind_of(path: Path) -> Kind:
     """What a file holds, by its name; a folder holds Parquet files."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return "parquet"
     expected = f"a folder of .parquet files, or a file: {', '.join(_ENDINGS)}"
     check_file("path", path, expected=expected)
@@ -45,7 +46,7 @@ def kind_of(path: Path) -> Kind:
 
 def parts_of(path: Path) -> list[Path]:
     """The file, or all files of a folder without those that are hidden or notes of Spark."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [path]
     expected = "a folder of .parquet files only"
     parts = sorted(part for part in path.iterdir() if not part.name.startswith((".", "_")))
@@ -142,7 +143,7 @@ def _array_of(archive: Any, name: str | None) -> Any:
     names = archive.files
     name = names[0] if name is None and len(names) == 1 else name
     if name not in names:
-        raise InvalidArgument("array", f"one of the arrays in the file: {names}", name)
+        raise InvalidArgument("array", f"one of the arrays in the file: {', '.join(names)[:200] or 'none'}", name)
     entry = archive.zip.getinfo(f"{name}.npy")
     with archive.zip.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
@@ -206,5 +207,7 @@ def _keys(column: Any) -> list[bytes]:
     kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
     if not (pyarrow.types.is_integer(kind) or str(kind) in _TEXTS):
         raise InvalidArgument("keys", "a column of text or integers", str(kind), "Write the column as text.")
-    keys: list[bytes] = column.cast(pyarrow.string()).cast(pyarrow.binary()).fill_null(b"").to_pylist()
-    return keys
+    encoded = column.dictionary_encode()  # each key is in memory once
+    values: list[bytes] = encoded.dictionary.cast(pyarrow.string()).cast(pyarrow.binary()).fill_null(b"").to_pylist()
+    values.append(b"")
+    return [values[place] for place in encoded.indices.fill_null(len(values) - 1).to_pylist()]
