@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .errors import InvalidArgument
 
-__all__ = ["keep_copy", "make_private_folder", "owner_unmasked", "weights_in", "write_whole"]
+__all__ = ["keep_copy", "make_private_folder", "owner_unmasked", "weights_in", "write_private", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -41,6 +41,12 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file completely or not at all, as :func:`write_whole` does, for its owner only."""
+    with write_whole(path, private=True) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def keep_copy(path: Path, number: int) -> None:

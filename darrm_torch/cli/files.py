@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..arguments import is_dense
 from ..errors import InvalidArgument
 from ..files import weights_in, write_whole
@@ -24,6 +26,7 @@ __all__ = [
     "existing",
     "given_files",
     "options_in_file",
+    "read_ids",
     "read_inputs",
     "read_tensor",
     "read_text",
@@ -34,8 +37,8 @@ __all__ = [
 
 # Options of any command that name a file to read, and those that name a file to write.
 _READ = (
-    *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
-    *("labels", "test_inputs", "test_labels", "votes"),
+    *("config", "file", "sources", "teachers_folder", "inputs", "ids", "models", "accountants"),
+    *("initial", "labels", "test_inputs", "test_labels", "votes"),
 )
 _WRITTEN = ("ledger", "out", "plot")
 _MOST_OPTIONS = 2**16  # bytes; YAML is slow
@@ -174,6 +177,15 @@ def read_inputs(name: str, path: str, tokenizer: str | None = None) -> Any:
         raise InvalidArgument("--tokenizer", expected, tokenizer, one_line(error, 160)) from None
 
 
+def read_ids(name: str, path: str, count: int) -> list[bytes]:
+    """The identifiers of ``count`` inputs, one in each line of a text file."""
+    ids = read_text(name, path, most=MOST_BYTES).splitlines()
+    if len(ids) != count or not all(ids):
+        got = f"{len(ids)} lines" if all(ids) else "one with an empty line"
+        raise InvalidArgument(name, f"a file of {count} lines, an identifier of each input", got)
+    return [one.encode() for one in ids]
+
+
 def read_tensor(name: str, path: str, *, column: str | None = None, several: bool = False) -> Any:
     """The array (N, ...) in a .npy, .npz or .pt file, or the numbers in a table, as a dense tensor.
 
@@ -183,7 +195,6 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
     With ``several``, a .npz file with several arrays becomes a dictionary of tensors, and a .pt file may hold a
     dictionary or a tuple of them.
     """
-    import numpy as np
     import torch
 
     from ..teachers.structures import mapped, tensors_of
@@ -236,7 +247,6 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
 
 
 def _as_tensor(name: str, array: Any, size: int) -> Any:
-    import numpy as np
     import torch
 
     if array.dtype.kind not in "biuf":
@@ -261,10 +271,6 @@ def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
 
 def _read_csv(name: str, file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .csv file's columns; the names are empty if its first line holds numbers."""
-    import csv
-
-    import numpy as np
-
     check_file(name, file, expected="a .csv file (a .npy file may be larger)", most=MOST_BYTES)
     with file.open(encoding="utf-8-sig", newline="") as text:
         first = next(csv.reader([text.readline(_LONGEST_LINE)]), [])
@@ -281,7 +287,6 @@ def _read_csv(name: str, file: Path) -> tuple[list[str], Any]:
 
 def _read_parquet(name: str, file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .parquet file's columns."""
-    import numpy as np
     from pyarrow import parquet
 
     shape, schema = parquet.read_metadata(file), parquet.read_schema(file)
@@ -295,7 +300,6 @@ def _read_parquet(name: str, file: Path) -> tuple[list[str], Any]:
 
 def write_labels(file: Path, labels: Any, findings: Sequence[str] | None = None) -> None:
     """Write a tensor of labels as .npy, .pt or .csv, with a column for each finding if there are any."""
-    import numpy as np
     import torch
 
     if file.suffix == ".npy":

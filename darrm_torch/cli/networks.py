@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import darrm_torch as dt
+
 from ..errors import InvalidArgument
+from ..limits import check_file, check_unpacked
 from .parser import one_line
 
 __all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model", "modules_here", "result_of"]
@@ -21,7 +24,6 @@ def load_model(path: Path, build: str | None) -> Any:
     """Load a TorchScript file, or the weights of a file into the network that ``build`` returns."""
     import torch
 
-    from ..limits import check_file, check_unpacked
     from ..teachers.checkpoints import load_weights
 
     if build is None:
@@ -97,13 +99,10 @@ def build_network(name: str, place: str) -> Any:
 
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None, findings: Sequence[str] | None = None) -> int:
     """The number of classes that teachers vote between, from one teacher's output for one input."""
-    from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..labels.ledger import PrivacyLedger
-    from ..mechanisms.noise_free import NoiseFreeMajority
     from ..teachers.structures import rows_of
 
-    how: dict[str, Any] = {"classes": classes, "findings": findings, "ledger": PrivacyLedger()}
-    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), **how)
+    how: dict[str, Any] = {"classes": classes, "findings": findings, "ledger": dt.PrivacyLedger()}
+    alone = dt.PrivateMajorityEnsemble([model], dt.NoiseFreeMajority(), **how)
     return int(alone.sensitive_counts(rows_of(inputs, [0])).shape[-1])
 
 

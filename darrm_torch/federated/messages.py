@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
-from ..files import write_whole
+from ..files import write_private
 from ..limits import check_file
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ def site_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         try:
-            with write_whole(file, private=True) as temporary:
-                temporary.write_bytes(text)
+            write_private(file, text)
         except OSError as error:
             raise InvalidArgument("path", "a file that can be written", str(file), error.strerror or "") from None
         return key

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ..errors import LedgerError
-from ..files import write_whole
+from ..files import write_private
 from ..limits import check_file
 from .ledger_file import Mark, file_errors
 
@@ -73,8 +73,8 @@ class LedgerHead:
     def write(self, ledger_id: str, last: Mark) -> None:
         """Replace the head; it is on disk when this returns."""
         head = {"ledger": ledger_id, "entries": last.entries, "digest": last.digest}
-        with file_errors(self.path), write_whole(Path(self.path), private=True) as beside:
-            beside.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        with file_errors(self.path):
+            write_private(Path(self.path), json.dumps(head) + "\n")
 
 
 _LARGEST = 2**12  # bytes

@@ -17,8 +17,19 @@ from torch import Tensor
 
 from ..arrays import BoolArray, IntArray
 from ..errors import InvalidArgument
+from ..mechanisms.base import Mechanism
 
-__all__ = ["MISSING", "checked_findings", "counts_of_votes", "logits_by_finding", "question_keys", "table_of"]
+__all__ = [
+    "MISSING",
+    "checked_findings",
+    "checked_votes",
+    "classes_of_votes",
+    "counts_of_votes",
+    "label_shape",
+    "logits_by_finding",
+    "question_keys",
+    "table_of",
+]
 
 MISSING = -1
 
@@ -40,6 +51,43 @@ def checked_findings(findings: Sequence[str] | None, classes: object = None) -> 
     if classes is not None:
         raise InvalidArgument("classes", "None with findings", classes, "A finding is there (1) or not (0).")
     return names
+
+
+def label_shape(inputs: int, findings: Sequence[str] | None) -> tuple[int, ...]:
+    """The shape of the labels of so many inputs: ``(B,)``, or ``(B, F)`` with findings."""
+    return (inputs,) if findings is None else (inputs, len(findings))
+
+
+def classes_of_votes(mechanism: Mechanism, classes: int | None) -> int:
+    """C, as it was declared, or else as the mechanism needs it.
+
+    Raises:
+        InvalidArgument: the mechanism counts no votes, or neither says how many classes there are.
+    """
+    if mechanism.shares > 1:
+        cure = "Use PrivateMajorityEnsemble, which asks models for probabilities."
+        raise InvalidArgument("mechanism", "one that counts votes", type(mechanism).__name__, cure)
+    number = mechanism.classes if classes is None else classes
+    if number is None:
+        expected = f"given, because {type(mechanism).__name__} takes any number of them"
+        raise InvalidArgument("classes", expected, None, "The classes among the votes do not show it.")
+    return number
+
+
+def checked_votes(votes: Any, shape: tuple[int, ...], *, classes: int, cure: str = "") -> IntArray:
+    """A copy of votes of this shape: classes in 0..C-1, or -1 where a vote is missing.
+
+    Raises:
+        InvalidArgument: others; the message shows no vote, and ``cure`` says what the shape means.
+    """
+    expected = f"integers of shape {shape}"
+    table = table_of("votes", votes, expected)
+    if table.shape != shape or (table.dtype.kind not in "iu" and table.size):
+        raise InvalidArgument("votes", expected, f"{table.dtype} of shape {table.shape}", cure)
+    if table.size and (table.min() < MISSING or table.max() >= classes):
+        cure = "-1 stands for a vote that is missing."
+        raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
+    return np.array(table, dtype=np.int64)
 
 
 def question_keys(keys: Sequence[bytes], findings: tuple[str, ...] | None) -> list[bytes]:

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import BudgetExceeded, DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..files import write_whole
+from ..files import write_private
 from ..mechanisms.counts import private_counts
 from ..mechanisms.sampling import RandomBits
 from ..privacy.validation import PrivateValidation, Reads
@@ -145,8 +145,7 @@ def _unreadable(error: Exception, shards: Shards) -> DarrmError:
     if shards.private_folder is not None:
         file = shards.private_folder / "failed-validation.txt"
         place = f"is in {file} and nowhere else"
-        with write_whole(file, private=True) as temporary:
-            temporary.write_text(f"{type(error).__name__}: {error}\n")
+        write_private(file, f"{type(error).__name__}: {error}\n")
     return DarrmError(f"a held-out record could not be read. The reason {place}")
 
 

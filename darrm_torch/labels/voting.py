@@ -21,6 +21,7 @@ from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
 from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
+from .close_votes import Leads, Rounding
 from .identity import checked_inputs
 from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
@@ -70,12 +71,13 @@ class VotingTeachers(nn.ModuleList):
         super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
-        self._each_module = [*self.modules()]  # to walk through them again for each batch takes long
+        # Kept, because walking through them again for each batch takes long. Itself among them would be a cycle.
+        self._each_module = [module for module in self.modules() if module is not self]
         self._classes, self._mechanism, self._logits = classes, mechanism, logits
         self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
         self._stacked: tuple[Any, StackedNetworks | None] | None = None
-        self._kinds: tuple[Any, set[torch.dtype]] | None = None
+        self._known: tuple[Any, Rounding] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
@@ -174,24 +176,30 @@ class VotingTeachers(nn.ModuleList):
 
     def _votes(self, inputs: Structure, numbers: Sequence[int]) -> list[Tensor]:
         """The votes of each of these teachers, input by input; where one is close, the vote on this input alone."""
-        preferred = partial(self._preferred, rounding=self._rounding())
-        ballots = self._ballots(inputs, numbers, preferred)
-        votes, close = [ballot[:, 0] for ballot in ballots], torch.stack([ballot[:, 1].cpu() for ballot in ballots])
-        for row in close.any(dim=0).nonzero().flatten().tolist():
-            places = close[:, row].nonzero().flatten().tolist()
-            teachers = [numbers[place] for place in places]
+        ballots = torch.stack([ballot.cpu() for ballot in self._ballots(inputs, numbers, self._preferred)])
+        votes, leads, sizes = ballots.unbind(dim=-1)  # (len(numbers), rows)
+        rounding = self._rounding()
+        for row in (leads < rounding.margin * sizes).any(dim=0).nonzero().flatten().tolist():
+            close = leads[:, row] < rounding.margin * sizes[:, row]  # the margin may be smaller by now
+            places = [*range(len(numbers))] if rounding.is_new else close.nonzero().flatten().tolist()
+            if not places:
+                continue
             number, finding = divmod(row, self._findings or 1)
-            alone = self._ballots(rows_of(inputs, [number]), teachers, preferred, together=False)
-            for place, ballot in zip(places, alone, strict=True):
-                votes[place][row] = ballot[finding, 0]
-        return votes
+            teachers = [numbers[place] for place in places]
+            again = self._ballots(rows_of(inputs, [number]), teachers, self._preferred, together=False)
+            alone = torch.stack([ballot[finding].cpu() for ballot in again])
+            same = votes[places, row] == alone[:, 0]
+            rounding.learn((leads[places, row] - torch.where(same, 1, -1) * alone[:, 1]).abs() / sizes[places, row])
+            votes[places, row] = alone[:, 0]
+        return [vote.long() for vote in votes]
 
-    def _rounding(self) -> float:
-        """How near two logits may be, as a share of their size, for rounding to decide between them."""
+    def _rounding(self) -> Rounding:
+        """What is known about rounding errors of the teachers as they are now."""
         state = self._state(range(len(self)))
-        if self._kinds is None or self._kinds[0] != state:
-            self._kinds = state, {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
-        return math.sqrt(max((torch.finfo(kind).eps for kind in self._kinds[1]), default=2.0**-23))
+        if self._known is None or self._known[0] != state:
+            kinds = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
+            self._known = state, Rounding(kinds)
+        return self._known[1]
 
     @torch.no_grad()
     def _ballots(
@@ -205,7 +213,7 @@ class VotingTeachers(nn.ModuleList):
     ) -> list[Tensor]:
         """What ``ballot`` makes of the logits of each of these teachers, whose name is for the events."""
         checked_inputs(inputs)
-        for module in self._each_module:  # a parent may have been set to train, or a teacher may override train()
+        for module in (self, *self._each_module):  # a parent may be in train mode, or a teacher may override train()
             if module.training:
                 module.training = False
         outputs = self._in_one_pass(inputs, numbers) if together else None
@@ -227,19 +235,15 @@ class VotingTeachers(nn.ModuleList):
                 self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
             return ballot(torch.full((self._questions(inputs), classes), torch.nan), "")
 
-    def _preferred(self, logits: Tensor, whose: str, *, rounding: float) -> Tensor:
-        """The class of the largest logit, the first of equals, and whether another is close to it, ``(..., 2)`` int64.
+    def _preferred(self, logits: Tensor, whose: str) -> Tensor:
+        """The class of the largest logit, the first of equals, its lead, and the size of the logits ``(..., 3)``.
 
         It is the first class where a logit is NaN.
         """
         broken = logits.isnan().any(dim=-1)
         if whose and broken.any():
             self.events.append(f"{whose} returned NaN for {int(broken.sum())} votes")
-        sizes = logits.double().abs().amax(dim=-1)
-        sizes = torch.maximum(sizes, sizes.nanmean())
-        best = logits.double().topk(2, dim=-1).values
-        close = best[..., 0] - best[..., 1] < rounding * sizes
-        return torch.stack([logits.argmax(dim=-1).masked_fill(broken, 0), close.long()], dim=-1)
+        return torch.stack([logits.argmax(dim=-1).masked_fill(broken, 0).double(), *Leads.of(logits)], dim=-1)
 
     def _split(self, logits: Tensor, whose: str) -> Tensor:
         """The shares of a vote ``(..., C)`` int64 in proportion to the probabilities; equal ones if not all are finite.

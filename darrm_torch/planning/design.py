@@ -7,7 +7,6 @@ about privacy by itself.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -21,13 +20,12 @@ from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.units import RECORD, ProtectedUnit
-from ..reprs import fenced
+from ..reprs import fenced, wrapped
 
 __all__ = ["Design", "DesignRow", "design"]
 
 DesignKind: TypeAlias = Literal["one-model", "ensemble", "silos"]
 
-_WIDTH = 79
 _SAME = 1.005  # noise that differs by less counts as equal: calibration is exact to a thousandth
 
 
@@ -247,7 +245,7 @@ class Design:
             *(f"- {row.name}: {row.verdict}" for row in self.rows[1:]),
         ]
         return "\n".join(
-            [_filled(question), "", head, *table, "", *map(_filled, notes), "", *map(_filled, self._advice)]
+            [wrapped(question), "", head, *table, "", *map(wrapped, notes), "", *map(wrapped, self._advice)]
         )
 
 
@@ -381,7 +379,3 @@ def design(
 def _balanced(rows: Sequence[DesignRow]) -> DesignRow | None:
     quiet = [row for row in rows if row.kind == "ensemble" and row.has_no_more_noise]
     return min(quiet, key=lambda row: (row.computing, row.effective_noise), default=None)
-
-
-def _filled(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -284,12 +284,10 @@ def check_format(name: str, record: Mapping[Any, Any]) -> int:
 def migrate(file: Path) -> None:
     """Rewrite a file of :func:`train_teachers` in today's format if it has an older one, which is kept beside it."""
     record = torch.load(file, weights_only=True, map_location="cpu")
-    number, written = check_format(str(file), record), file.stat().st_mtime_ns
+    number = check_format(str(file), record)
     if number < FORMAT:
         keep_copy(file, number)
-        with write_whole(file, private=True) as temporary:
-            torch.save(record | {FORMAT_KEY: FORMAT}, temporary)
-            os.utime(temporary, ns=(written, written))
+        copy_teacher(file, file, {FORMAT_KEY: FORMAT}, written=file.stat().st_mtime_ns)
 
 
 def copy_teacher(file: Path, target: Path, facts: Mapping[str, Any], *, written: int) -> None:

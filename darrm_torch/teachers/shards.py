@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer, check_number
-from ..files import make_private_folder, write_whole
+from ..files import make_private_folder, write_private
 from ..limits import MOST_TEXT, check_file
 from ..privacy.allocation import RandomAllocation
 from ..privacy.validation import PrivateValidation
@@ -116,7 +116,7 @@ class Shards(Sequence[Positions]):
     def _keep(self, facts: dict[str, Any]) -> None:
         self._record.update(facts)
         if self.private_folder is not None:
-            _write(self.private_folder / _FACTS, json.dumps(facts).encode())
+            write_private(self.private_folder / _FACTS, json.dumps(facts))
 
 
 @checked
@@ -202,8 +202,8 @@ def assign_shards(
     )
     draw = secrets.token_hex(8)
     if folder is not None and kept is None:
-        _write(folder / file, content)
-        _write(folder / _FACTS, json.dumps({"version": 1, **facts, "draw": draw, "trainings": []}).encode())
+        write_private(folder / file, content)
+        write_private(folder / _FACTS, json.dumps({"version": 1, **facts, "draw": draw, "trainings": []}))
     return Shards(
         positions=tuple(np.flatnonzero((chosen == number).any(axis=1)) for number in range(teachers)),
         holdout=holdout,
@@ -386,8 +386,3 @@ def _array_bytes(array: Positions) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def _write(file: Path, content: bytes) -> None:
-    with write_whole(file, private=True) as temporary:
-        temporary.write_bytes(content)

@@ -25,6 +25,7 @@ from ..files import make_private_folder, owner_unmasked, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
+from .adapters import warn_of_untrained_adapters
 from .checkpoints import Checkpoint, migrate
 from .dp_sgd import TrainingSettings, train_teacher
 from .jobs import Job, run_job, start_worker
@@ -354,8 +355,14 @@ def check_training(
     example = example_of(dataset)
     noise = 1.0 if settings.noise_multiplier is None and private else settings.noise_multiplier
     step = replace(settings, noise_multiplier=noise, batch_size=1, epochs=1)
+    networks: list[nn.Module] = []
+
+    def build() -> nn.Module:
+        networks.append(build_model())
+        return networks[0]
+
     try:
-        train_teacher(build_model, example, shard_size=1, settings=step, seeds=(0, 0))
+        train_teacher(build, example, shard_size=1, settings=step, seeds=(0, 0))
     except UnprovenPrivacy:
         raise
     except Exception as error:  # the user's own network, loss or optimizer
@@ -364,6 +371,7 @@ def check_training(
         got = ", ".join(f"{part.dtype} of shape {tuple(part.shape)}" for _, part in tensors_of(example[0]))
         cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
         raise InvalidArgument("dataset", "what the network of build_model can be trained on", got, cure) from None
+    warn_of_untrained_adapters(networks[0])
 
 
 def _seeds(count: int, insecure_seed: int | None) -> Sequence[tuple[int, int] | None]:

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..files import make_private_folder, owner_unmasked, write_whole
+from ..files import make_private_folder, owner_unmasked, write_private
 from ..mechanisms.counts import private_counts
 from ..privacy.allocation import RandomAllocation
 from ..privacy.assumptions import TUNING
@@ -208,8 +208,7 @@ def tune_teachers(
         except Exception as error:
             if number == 0 and isinstance(error, (InvalidArgument, UnprovenPrivacy)):
                 raise  # about the arguments
-            with write_whole(private / "failed-tuning.txt", private=True) as temporary:
-                temporary.write_text(traceback.format_exc())
+            write_private(private / "failed-tuning.txt", traceback.format_exc())
             raise DarrmError(_FAILED) from None
         state["scores"].append(private_counts(counts, epsilon=score_epsilon).tolist())
         _keep(private, state)
@@ -263,8 +262,7 @@ def _calibrated(
 
 
 def _keep(private: Path, state: dict[str, Any]) -> None:
-    with write_whole(private / _STATE, private=True) as temporary:
-        temporary.write_text(json.dumps(state))
+    write_private(private / _STATE, json.dumps(state))
 
 
 def _accuracy(score: Sequence[int]) -> float:

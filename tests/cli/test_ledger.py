@@ -104,8 +104,8 @@ def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
         found = strongest(*arguments, **how)
         return replace(found, sigma=found.sigma * (1 + 1e-12)) if isinstance(found, dt.GNMax) else found
 
-    monkeypatch.setattr("darrm_torch.labels.ensemble.fetch_noise", fetch)
-    monkeypatch.setattr("darrm_torch.planning.families.strongest_mechanism", calibrate)
+    monkeypatch.setattr("darrm_torch.labels.kept.fetch_noise", fetch)
+    monkeypatch.setattr("darrm_torch.strongest_mechanism", calibrate)
     monkeypatch.setattr("scipy.optimize.linprog", solve)
     monkeypatch.setattr("darrm_torch.mechanisms.plurality._self_bounding", self_bounding_table)  # without its cache
     monkeypatch.setattr("darrm_torch.mechanisms.plurality._vote_private", vote_private_table)
