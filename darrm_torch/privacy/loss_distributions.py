@@ -46,11 +46,9 @@ _TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite los
 LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
 _SUMMED = 2**20  # releases up to which the exact optimum is summed
 _UNIT = 2.0**-53
-_FINEST_TILTED = 1e-9
-_LEAST_NOISE = 0.2
+_FINEST_TILTED, _LEAST_NOISE = 1e-9, 0.2
 _NO_NOISE, _LARGEST_NOISE = 2.0**-10, 2.0**20  # less counts as none; more counts as this
-_MOST_RUNS = 256  # of different noise or rate; for each, composition takes some hundredths of a second
-_FEW_RUNS = 16
+_MOST_RUNS, _FEW_RUNS = 256, 16  # of different noise or rate; each takes some hundredths of a second
 _SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are computed for powers of this; smaller deltas are left to Renyi
 
 
@@ -168,8 +166,7 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
     step = grid_step(dp_sgd, promises)
     pmfs, widest = [], 1
     for added in (False, True):
-        runs = [run_parts(run) for run in dp_sgd]
-        many = len(runs) > _FEW_RUNS
+        runs, many = [run_parts(run) for run in dp_sgd], len(dp_sgd) > _FEW_RUNS
         parts = [(_dp_sgd_step(noise, rate, records, step, added, many), count) for noise, rate, count, records in runs]
         parts += [(_promise(points, step), count) for points, count in promises]
         widest = max(widest, *(pmf.size for pmf, _ in parts))
@@ -366,11 +363,11 @@ def _variance(points: tuple[PrivacyGuarantee, ...], largest: float) -> float:
 
 
 @lru_cache(maxsize=128)
-def _dp_sgd_step(noise: float, rate: float, records: int, step: float, added: bool, many: bool) -> Any:
+def _dp_sgd_step(noise: float, rate: float, records: int, step: float, added: bool, many: bool = False) -> Any:
     """One Poisson-sampled Gaussian release, for a unit added or removed, as `dp_accounting` discretises it.
 
-    For units of several records `dp_accounting` finds events to 1e-6 only, so its curve may lie below the truth; and
-    it takes about thirty times as long, which counts where there are ``many``. Otherwise the two differ by rounding.
+    For units of several records `dp_accounting` finds events to 1e-6 only, so its curve may lie below the truth. Where
+    there are ``many`` runs it takes thirty times as long, to the same numbers but for rounding.
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_mechanism
 
