@@ -46,7 +46,7 @@ def checked_findings(findings: Sequence[str] | None, classes: object = None) -> 
     if findings is None:
         return None
     names = tuple(findings) if isinstance(findings, Sequence) and not isinstance(findings, str) else ()
-    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise InvalidArgument("findings", "a list of different names, one for each finding", findings)
     if classes is not None:
         raise InvalidArgument("classes", "None with findings", classes, "A finding is there (1) or not (0).")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arrays import BoolArray, IntArray, NumberArray
-from ..errors import InvalidArgument, check_integer
+from ..errors import InvalidArgument, check_integer, is_integer
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
@@ -328,7 +328,7 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
     """The numbers of the logits that compete, checked; ``None``: all of them."""
     if classes is None:
         return None
-    if isinstance(classes, int):
+    if is_integer(classes) or not isinstance(classes, Iterable):
         return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
     numbers = tuple(check_integer("classes", number, low=0) for number in classes)
     if len(numbers) < 2 or len(set(numbers)) < len(numbers):
