@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import reprlib
 import warnings
 from typing import Any
 
@@ -99,10 +100,30 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) < 8 and all(type(one) is int for one in value)
 
 
+class _Bounded(reprlib.Repr):
+    """Short texts of nested values: those from a file may hold each other so often that no memory holds their text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlong = 4, 10**4
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 20
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return repr(x)
+
+    repr_str = repr_instance
+    repr_OrderedDict = reprlib.Repr.repr_dict
+
+
+_BOUNDED = _Bounded()
+
+
 def _shown(value: Any) -> str:
-    """``value`` as an error shows it, shortened."""
+    """``value`` as an error shows it, shortened; of an array only type and shape, because it may hold records."""
     try:
-        text = repr(value)
+        if getattr(value, "ndim", 0):
+            return f"{type(value).__name__} of {value.dtype} with shape {tuple(value.shape)}"
+        text = _BOUNDED.repr(value)
     except Exception:  # a huge integer, or a tensor that cannot be printed
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= 500 else f"{text[:500]}..."
@@ -117,7 +138,7 @@ def check_integer(name: str, value: Any, *, low: int, high: int | None = None, c
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = operator.index(value)
-    except TypeError:
+    except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
     if number < low or (high is not None and number > high):
         raise InvalidArgument(name, expected, value, cure)
@@ -143,7 +164,7 @@ def check_number(
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
     above = number > low if low_open else number >= low
     below = number < high if high_open else number <= high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ class Unprintable:
 def test_any_value_can_be_shown_and_long_ones_are_cut() -> None:
     assert "a value of type Unprintable" in str(InvalidArgument("x", "a number", Unprintable()))
     assert "a value of type int" in str(InvalidArgument("x", "small", 10**5000))
+    assert (
+        str(InvalidArgument("x", "one", np.ones((2, 3)))) == "x must be one, got ndarray of float64 with shape (2, 3)"
+    )
+    nested: Any = [1, 2]
+    for _ in range(60):
+        nested = [nested] * 9
+    assert str(InvalidArgument("x", "small", {"a": nested})).startswith("x must be small, got {'a': [[[[...], [...], ")
     assert len(str(InvalidArgument("x", "short", "x" * 10**6))) < 600
 
 

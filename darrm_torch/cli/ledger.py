@@ -42,7 +42,7 @@ _KEPT = (
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("file", help="a file that `darrm label --ledger` or PrivacyLedger wrote")
+    parser.add_argument("file", help="a file that `darrm label --ledger` or PrivacyLedger wrote; no models are needed")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -90,8 +90,8 @@ def _run(chosen: Any) -> int:
         print(
             wrapped(
                 "Spent: not known from the file alone, because it depends on the teachers' guarantees. Run `darrm "
-                "label` with the same models, this ledger and inputs that it has labels for: they are free, and the "
-                "report says what all labels cost."
+                "label` with this ledger, the same --models (and --build or --accountants) or --votes, and inputs that "
+                "it has labels for: they are free, and the report says what all labels cost."
             )
         )
     print(wrapped(f"Trust: {ledger.trust}"))

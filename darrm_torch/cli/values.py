@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from fractions import Fraction
 
 import darrm_torch as dt
@@ -34,8 +35,11 @@ def read_guarantee(text: str) -> dt.PrivacyGuarantee:
 
 def read_rate(text: str) -> float:
     """A number or a fraction, such as 1/35."""
-    try:
-        return float(Fraction(str(text)))
+    try:  # a fraction of 1e100000000 would be computed
+        number = float(Fraction(text) if "/" in text else text)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
     except (ValueError, ZeroDivisionError, OverflowError):
         raise argparse.ArgumentTypeError(f"must be a number or a fraction such as 1/35, got {text!r}") from None
 

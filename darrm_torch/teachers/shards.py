@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..files import make_private_folder, write_private
+from ..limits import MOST_TEXT, check_file
 from ..privacy.allocation import RandomAllocation
 from ..privacy.validation import PrivateValidation
 
@@ -284,10 +285,10 @@ def open_private(folder: str | os.PathLike[str]) -> Path:
     """Create a folder that only its owner can open, or check that it is one.
 
     Raises:
-        InvalidArgument: others can read it.
+        InvalidArgument: others can read it, or it cannot be created.
     """
     path = Path(folder)
-    make_private_folder(path)
+    make_private_folder(path, "private_folder")
     if (mode := path.stat().st_mode & 0o777) & 0o077:
         raise InvalidArgument(
             "private_folder", "a folder that only its owner can open", f"mode {mode:o}", f"Run chmod 700 {path}"
@@ -361,9 +362,9 @@ def _kept_draw(folder: Path | None, facts: dict[str, Any]) -> bytes | None:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
+        facts: dict[str, Any] = json.loads(check_file("private_folder", folder / _FACTS, most=MOST_TEXT).read_text())
         number = facts["version"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         number = None
     if number == 1:
         return facts

@@ -48,7 +48,7 @@ def test_what_is_no_guarantee_is_refused_with_an_example(text: str) -> None:
         read_guarantee(text)
 
 
-@pytest.mark.parametrize("text", ["", "1/0", "a/b", "1/2/3", "1e999/1"])
+@pytest.mark.parametrize("text", ["", "1/0", "a/b", "1/2/3", "1e999/1", "1e100000000", "nan", "inf"])
 def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"^must be a number or a fraction such as 1/35, got "):
         read_rate(text)
