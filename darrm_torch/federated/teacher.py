@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from ..arguments import checked
 from ..arrays import IntArray
 from ..labels.identity import as_tensors, checked_inputs
-from ..labels.voting import VotingTeachers, class_numbers
+from ..labels.questions import class_numbers
+from ..labels.voting import VotingTeachers
 from ..mechanisms.noise_free import NoiseFreeMajority
 from ..teachers.checkpoints import weights_digest
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..arrays import BoolArray, IntArray, NumberArray
-from ..errors import InvalidArgument, check_integer
+from ..arrays import BoolArray, IntArray
+from ..errors import InvalidArgument
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
@@ -27,13 +27,7 @@ from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
 from .stand_ins import looked_at
 
-__all__ = [
-    "VotingTeachers",
-    "class_numbers",
-    "equal_weights",
-    "restored_labels",
-    "stored_labels",
-]
+__all__ = ["VotingTeachers", "equal_weights"]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -324,18 +318,6 @@ class VotingTeachers(nn.ModuleList):
         return scores[..., list(self._classes)]
 
 
-def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    """The numbers of the logits that compete, checked; ``None``: all of them."""
-    if classes is None:
-        return None
-    if isinstance(classes, int):
-        return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
-    numbers = tuple(check_integer("classes", number, low=0) for number in classes)
-    if len(numbers) < 2 or len(set(numbers)) < len(numbers):
-        raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
-    return numbers
-
-
 def _without_leftovers(network: nn.Module) -> nn.Module:
     """A copy of the user's own network, without what DP-SGD left in it: hooks, and activations of training data."""
     hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
@@ -394,23 +376,6 @@ def _extremes(inputs: Structure) -> tuple[IntArray, IntArray]:
     pairs = [[int(end) for end in part.to(torch.int64).aminmax()] for part in parts]
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return ends[:, 0], ends[:, 1]
-
-
-def stored_labels(labels: Any) -> list[int] | list[bytes]:
-    """Labels ``(B,)`` as integers; soft labels ``(B, C)`` as the bytes of their float32 numbers, little-endian."""
-    rows = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if rows.ndim == 1:
-        return [int(label) for label in rows]
-    return [row.tobytes() for row in rows.astype("<f4")]
-
-
-def restored_labels(labels: Sequence[int] | Sequence[bytes], *, soft: bool) -> NumberArray:
-    """The labels ``(B,)`` int64, or the soft labels ``(B, C)`` float32, that :func:`stored_labels` made these of."""
-    if not soft:
-        return np.array(labels, dtype=np.int64)
-    whole = b"".join(bytes(row) for row in labels)
-    numbers = np.frombuffer(whole, dtype="<f4").astype(np.float32)
-    return numbers.reshape(len(labels), -1) if labels else numbers.reshape(0, 0)
 
 
 def equal_weights(mine: Any, given: Any) -> bool:
