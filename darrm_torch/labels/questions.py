@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from ..arrays import BoolArray, IntArray, NumberArray
 from ..errors import InvalidArgument, check_integer
 from ..mechanisms.base import Mechanism
+from ..teachers.structures import class_logits, form_of
 
 __all__ = [
     "MISSING",
@@ -133,16 +133,16 @@ def logits_by_finding(name: str, logits: object, rows: tuple[int, ...], findings
     Raises:
         InvalidArgument: another shape.
 
+    >>> import torch
     >>> logits_by_finding("outputs", torch.tensor([[0.5, -1.0]]), (1,), 2)
     tensor([[[ 0.0000,  0.5000],
              [ 0.0000, -1.0000]]])
     """
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     forms = [(*rows, *form) for form in ((findings,), (2 * findings,), (findings, 2), (findings, 1))]
-    if not isinstance(logits, Tensor) or shape not in forms:
-        raise InvalidArgument(name, f"logits of shape {forms[0]}, one for each finding, or {forms[2]}", shape)
-    scores = logits.reshape(*rows, findings, -1)
-    return scores if scores.shape[-1] == 2 else torch.cat([torch.zeros_like(scores), scores], dim=-1)
+    if not isinstance(logits, Tensor) or tuple(logits.shape) not in forms:
+        expected = f"logits of shape {forms[0]}, one for each finding, or {forms[2]}"
+        raise InvalidArgument(name, expected, form_of(logits))
+    return class_logits(logits.reshape(*rows, findings, -1))
 
 
 def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries: BoolArray | None = None) -> IntArray:

@@ -20,7 +20,18 @@ from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
-from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
+from ..teachers.structures import (
+    Structure,
+    call,
+    class_logits,
+    device_of,
+    form_of,
+    logits_of,
+    mapped,
+    rows_of,
+    size_of,
+    tensors_of,
+)
 from .close_votes import Leads, Rounding
 from .identity import checked_inputs
 from .questions import logits_by_finding
@@ -300,11 +311,9 @@ class VotingTeachers(nn.ModuleList):
         if self._findings is not None:
             return logits_by_finding(name, logits, rows, self._findings).flatten(-3, -2)
         if not isinstance(logits, Tensor) or logits.dim() < 1 or logits.shape[:-1] != rows or not logits.shape[-1]:
-            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise InvalidArgument(name, f"logits of shape ({', '.join(map(str, rows))}, outputs)", shape)
-        scores: Tensor = logits
-        if scores.shape[-1] == 1:
-            scores = torch.cat([torch.zeros_like(scores), scores], dim=-1)
+            expected = f"logits of shape ({', '.join(map(str, rows))}, outputs)"
+            raise InvalidArgument(name, expected, form_of(logits))
+        scores = class_logits(logits)
         if self._classes is None:
             needed, outputs = self._mechanism.classes, scores.shape[-1]
             if needed not in (None, outputs):
