@@ -19,7 +19,7 @@ from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
 from ..planning.expectation import label_chances
-from ..teachers.structures import Structure, call, logits_of, size_of
+from ..teachers.structures import Structure, call, form_of, logits_of, size_of
 from .consistency import Consistency
 
 __all__ = ["StudentModule", "label_transition"]
@@ -102,9 +102,8 @@ class StudentModule(L.LightningModule):
         if self.findings is not None:
             return logits_by_finding("outputs of the backbone", logits, (size_of(inputs),), len(self.findings))
         if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] != self.classes:
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             cure = "Give classes=..., as many as the backbone has outputs."
-            raise InvalidArgument("backbone", f"one with outputs (B, {self.classes})", got, cure)
+            raise InvalidArgument("backbone", f"one with outputs (B, {self.classes})", form_of(logits), cure)
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
