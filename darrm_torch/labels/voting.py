@@ -14,26 +14,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..arrays import BoolArray, IntArray, NumberArray
-from ..errors import InvalidArgument, check_integer
+from ..arrays import BoolArray, IntArray
+from ..errors import InvalidArgument
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
-from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
+from ..teachers.structures import (
+    Structure,
+    call,
+    class_logits,
+    device_of,
+    form_of,
+    logits_of,
+    mapped,
+    rows_of,
+    size_of,
+    tensors_of,
+)
 from .close_votes import Leads, Rounding
 from .identity import checked_inputs
 from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
 from .stand_ins import looked_at
 
-__all__ = [
-    "VotingTeachers",
-    "class_numbers",
-    "equal_weights",
-    "restored_labels",
-    "stored_labels",
-]
+__all__ = ["VotingTeachers", "equal_weights"]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -314,11 +319,9 @@ class VotingTeachers(nn.ModuleList):
         if self._findings is not None:
             return logits_by_finding(name, logits, rows, self._findings).flatten(-3, -2)
         if not isinstance(logits, Tensor) or logits.dim() < 1 or logits.shape[:-1] != rows or not logits.shape[-1]:
-            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise InvalidArgument(name, f"logits of shape ({', '.join(map(str, rows))}, outputs)", shape)
-        scores: Tensor = logits
-        if scores.shape[-1] == 1:
-            scores = torch.cat([torch.zeros_like(scores), scores], dim=-1)
+            expected = f"logits of shape ({', '.join(map(str, rows))}, outputs)"
+            raise InvalidArgument(name, expected, form_of(logits))
+        scores = class_logits(logits)
         if self._classes is None:
             needed, outputs = self._mechanism.classes, scores.shape[-1]
             if needed not in (None, outputs):
@@ -330,18 +333,6 @@ class VotingTeachers(nn.ModuleList):
         if max(self._classes) >= scores.shape[-1]:
             raise InvalidArgument("classes", f"below the {scores.shape[-1]} outputs of the teachers", self._classes)
         return scores[..., list(self._classes)]
-
-
-def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    """The numbers of the logits that compete, checked; ``None``: all of them."""
-    if classes is None:
-        return None
-    if isinstance(classes, int):
-        return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
-    numbers = tuple(check_integer("classes", number, low=0) for number in classes)
-    if len(numbers) < 2 or len(set(numbers)) < len(numbers):
-        raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
-    return numbers
 
 
 def _without_leftovers(network: nn.Module) -> nn.Module:
@@ -402,23 +393,6 @@ def _extremes(inputs: Structure) -> tuple[IntArray, IntArray]:
     pairs = [[int(end) for end in part.to(torch.int64).aminmax()] for part in parts]
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return ends[:, 0], ends[:, 1]
-
-
-def stored_labels(labels: Any) -> list[int] | list[bytes]:
-    """Labels ``(B,)`` as integers; soft labels ``(B, C)`` as the bytes of their float32 numbers, little-endian."""
-    rows = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if rows.ndim == 1:
-        return [int(label) for label in rows]
-    return [row.tobytes() for row in rows.astype("<f4")]
-
-
-def restored_labels(labels: Sequence[int] | Sequence[bytes], *, soft: bool) -> NumberArray:
-    """The labels ``(B,)`` int64, or the soft labels ``(B, C)`` float32, that :func:`stored_labels` made these of."""
-    if not soft:
-        return np.array(labels, dtype=np.int64)
-    whole = b"".join(bytes(row) for row in labels)
-    numbers = np.frombuffer(whole, dtype="<f4").astype(np.float32)
-    return numbers.reshape(len(labels), -1) if labels else numbers.reshape(0, 0)
 
 
 def equal_weights(mine: Any, given: Any) -> bool:
