@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -154,7 +155,7 @@ def options_for(answer: dt.Plan) -> str | None:
 
 
 def _run(chosen: Any) -> int:
-    ledger = dt.PrivacyLedger(chosen.ledger) if chosen.ledger and Path(chosen.ledger).exists() else None
+    ledger = dt.PrivacyLedger(chosen.ledger) if chosen.ledger and os.path.exists(chosen.ledger) else None
     if chosen.ledger == ":memory:":
         cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
         raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)

@@ -42,11 +42,12 @@ from .questions import (
     counts_of_votes,
     label_shape,
     question_keys,
+    restored_labels,
+    stored_labels,
     table_of,
 )
 from .report import report_as_dict, report_as_text
 from .voters import Panel, Voter, distinct_names
-from .voting import restored_labels, stored_labels
 
 __all__ = ["PrivateLabeler"]
 

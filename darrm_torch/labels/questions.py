@@ -7,27 +7,30 @@ and a label of its own. The questions about one input are asked, charged and sto
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from ..arrays import BoolArray, IntArray
-from ..errors import InvalidArgument
+from ..arrays import BoolArray, IntArray, NumberArray
+from ..errors import InvalidArgument, check_integer, is_integer
 from ..mechanisms.base import Mechanism
+from ..teachers.structures import class_logits, form_of
 
 __all__ = [
     "MISSING",
     "checked_findings",
     "checked_votes",
+    "class_numbers",
     "classes_of_votes",
     "counts_of_votes",
     "label_shape",
     "logits_by_finding",
     "question_keys",
+    "restored_labels",
+    "stored_labels",
     "table_of",
 ]
 
@@ -46,7 +49,7 @@ def checked_findings(findings: Sequence[str] | None, classes: object = None) -> 
     if findings is None:
         return None
     names = tuple(findings) if isinstance(findings, Sequence) and not isinstance(findings, str) else ()
-    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise InvalidArgument("findings", "a list of different names, one for each finding", findings)
     if classes is not None:
         raise InvalidArgument("classes", "None with findings", classes, "A finding is there (1) or not (0).")
@@ -90,6 +93,18 @@ def checked_votes(votes: Any, shape: tuple[int, ...], *, classes: int, cure: str
     return np.array(table, dtype=np.int64)
 
 
+def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None:
+    """The numbers of the logits that compete, checked; ``None``: all of them."""
+    if classes is None:
+        return None
+    if is_integer(classes) or not isinstance(classes, Iterable):
+        return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
+    numbers = tuple(check_integer("classes", number, low=0) for number in classes)
+    if len(numbers) < 2 or len(set(numbers)) < len(numbers):
+        raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
+    return numbers
+
+
 def question_keys(keys: Sequence[bytes], findings: tuple[str, ...] | None) -> list[bytes]:
     """The keys of all questions about these inputs, input by input.
 
@@ -118,16 +133,16 @@ def logits_by_finding(name: str, logits: object, rows: tuple[int, ...], findings
     Raises:
         InvalidArgument: another shape.
 
+    >>> import torch
     >>> logits_by_finding("outputs", torch.tensor([[0.5, -1.0]]), (1,), 2)
     tensor([[[ 0.0000,  0.5000],
              [ 0.0000, -1.0000]]])
     """
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     forms = [(*rows, *form) for form in ((findings,), (2 * findings,), (findings, 2), (findings, 1))]
-    if not isinstance(logits, Tensor) or shape not in forms:
-        raise InvalidArgument(name, f"logits of shape {forms[0]}, one for each finding, or {forms[2]}", shape)
-    scores = logits.reshape(*rows, findings, -1)
-    return scores if scores.shape[-1] == 2 else torch.cat([torch.zeros_like(scores), scores], dim=-1)
+    if not isinstance(logits, Tensor) or tuple(logits.shape) not in forms:
+        expected = f"logits of shape {forms[0]}, one for each finding, or {forms[2]}"
+        raise InvalidArgument(name, expected, form_of(logits))
+    return class_logits(logits.reshape(*rows, findings, -1))
 
 
 def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries: BoolArray | None = None) -> IntArray:
@@ -156,3 +171,20 @@ def table_of(name: str, values: npt.ArrayLike, expected: str) -> Any:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays
         raise InvalidArgument(name, expected, type(values).__name__, str(error)) from None
+
+
+def stored_labels(labels: Any) -> list[int] | list[bytes]:
+    """Labels ``(B,)`` as integers; soft labels ``(B, C)`` as the bytes of their float32 numbers, little-endian."""
+    rows = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if rows.ndim == 1:
+        return [int(label) for label in rows]
+    return [row.tobytes() for row in rows.astype("<f4")]
+
+
+def restored_labels(labels: Sequence[int] | Sequence[bytes], *, soft: bool) -> NumberArray:
+    """The labels ``(B,)`` int64, or the soft labels ``(B, C)`` float32, that :func:`stored_labels` made these of."""
+    if not soft:
+        return np.array(labels, dtype=np.int64)
+    whole = b"".join(bytes(row) for row in labels)
+    numbers = np.frombuffer(whole, dtype="<f4").astype(np.float32)
+    return numbers.reshape(len(labels), -1) if labels else numbers.reshape(0, 0)

@@ -26,8 +26,8 @@ from ..teachers.shards import open_private
 from ..teachers.structures import Structure, rows_of
 from .identity import checked_inputs, input_digests
 from .labeler import PrivateLabeler
-from .questions import checked_findings, classes_of_votes, label_shape
-from .voting import VotingTeachers, class_numbers
+from .questions import checked_findings, class_numbers, classes_of_votes, label_shape
+from .voting import VotingTeachers
 
 __all__ = ["StoredTeacher", "label_loader"]
 

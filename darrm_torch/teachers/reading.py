@@ -181,7 +181,7 @@ def read_privacy(
     from_file = isinstance(source, (str, os.PathLike))
     if from_file:
         path = Path(source)
-        if path.is_dir():
+        if os.path.isdir(path):
             same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "initial": initial}
             return read_teachers(path, delta=delta, accept=accept, **same)
         checkpoint = read_teacher_file(path)
