@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-__all__ = ["cut", "fenced", "filled", "short_repr", "text_or_nothing"]
+__all__ = ["cut", "fenced", "short_repr", "text_or_nothing", "wrapped"]
 
 _SHORT = reprlib.Repr()
 _SHORT.maxtuple = _SHORT.maxlist = _SHORT.maxdict = 4
@@ -32,14 +32,14 @@ def cut(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:296]} ..."
 
 
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph of at most 79 columns; its lines after the first begin with ``indent``."""
+    return textwrap.fill(text, 79, subsequent_indent=indent, break_on_hyphens=False)
+
+
 def fenced(value: Any) -> str:
     """The text of a value as Markdown, for notebooks."""
     return f"```text\n{value}\n```"
-
-
-def filled(text: str) -> str:
-    """A paragraph for a screen of 80 columns, whose lines after the first are indented."""
-    return textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def text_or_nothing(text: Callable[[], str]) -> str:

@@ -91,6 +91,24 @@ def test_frontier_rises_with_epsilon() -> None:
     assert lines["DaRRM, one point"][1] == pytest.approx(best.agreement, abs=1e-9)
 
 
+def test_a_frontier_has_a_gap_where_publishing_the_teachers_takes_over() -> None:
+    """Self-bounding noise of nine labels: most of it is needed below the price of one teacher, none above."""
+    target = dt.PrivacyGuarantee(epsilon=0.3)
+    teacher = dt.PrivacyGuarantee(epsilon=0.2)
+    axes = plot_frontier(dt.plan(teachers=3, teacher=teacher, overlap=1, labels=9, total_target=target), [0.1, 0.3])
+    (noisy,) = (line for line in axes.get_lines() if line.get_label() == "self-bounding noise")
+    first, between, last = noisy.get_ydata()
+    assert first < 0.75
+    assert np.isnan(between)
+    assert last == pytest.approx(1.0)
+
+
+def test_a_frontier_of_nothing_is_refused() -> None:
+    plan = dt.plan(teachers=3, labels=1000, total_target=dt.PrivacyGuarantee(epsilon=1e-6))
+    with pytest.raises(dt.DarrmError, match="nothing to draw: no strategy keeps the target at an epsilon from 1e-06"):
+        plot_frontier(plan, [1e-6])
+
+
 def test_plurality_is_drawn_with_its_proof() -> None:
     """Each point against the votes that have this lead, enumerated; the certificate is in the title."""
     table = dt.SelfBoundingPlurality(teachers=4, classes=3, allowance=2)

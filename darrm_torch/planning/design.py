@@ -20,7 +20,7 @@ from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.units import RECORD, ProtectedUnit
-from ..reprs import fenced, filled
+from ..reprs import fenced, wrapped
 
 __all__ = ["Design", "DesignRow", "design"]
 
@@ -244,7 +244,9 @@ class Design:
             "",
             *(f"- {row.name}: {row.verdict}" for row in self.rows[1:]),
         ]
-        return "\n".join([filled(question), "", head, *table, "", *map(filled, notes), "", *map(filled, self._advice)])
+        return "\n".join(
+            [wrapped(question), "", head, *table, "", *map(wrapped, notes), "", *map(wrapped, self._advice)]
+        )
 
 
 @checked

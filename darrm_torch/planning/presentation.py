@@ -8,7 +8,7 @@ from typing import Any
 
 from ..privacy.guarantees import PrivacyGuarantee, alarm, format_bound
 from ..privacy.units import RECORD
-from ..reprs import filled
+from ..reprs import wrapped
 from .beliefs import Belief
 from .one_model import OneModel
 from .request import Request
@@ -55,7 +55,7 @@ def plan_text(
     if best is None:
         paragraphs.append("Recommendation: none of these keeps the target. Reasons:")
     else:
-        paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: {best.code}"]
+        paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: mechanism={best.code}"]
         if request.allocation is not None:
             paragraphs.insert(-1, _price_of_leaks(request, best))
         if best.kind in ("noise-free", "jury") and best.total and best.total.route.key in ("publishing", "allocation"):
@@ -72,7 +72,7 @@ def plan_text(
     if best is not None and len(rows) > 1:
         paragraphs += ["", "The others:"]
     paragraphs += [f"- {row.name}: {row.reason}" for row in rows if row is not best]
-    return "\n".join(map(filled, paragraphs))  # rows of the table are shorter, and stay as they are
+    return "\n".join(map(wrapped, paragraphs))  # rows of the table are shorter, and stay as they are
 
 
 def round_down(share: float) -> float:

@@ -6,15 +6,13 @@ Linear pricing, (M epsilon, M Delta), and the composition of all teachers are bo
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy.stats import binom
 
 from ..arguments import checked
 from ..arrays import FloatArray
-from ..bisection import smallest_epsilon
+from ..bisection import last_true
 from ..errors import check_integer, check_number
 from .guarantees import PrivacyGuarantee, check_guarantee
 
@@ -77,13 +75,20 @@ def exact_self_bounding_epsilon(
     >>> round(exact_self_bounding_epsilon(pure, 1e-5, teachers=101, allowance=35), 3)
     3.365
     """
-    delta = check_number("delta", delta, low=0.0, high=1.0)
-    given: dict[str, Any] = {"teachers": teachers, "allowance": allowance, "allocated": allocated}
-    delta_at = partial(exact_self_bounding_delta, teacher, **given)
-    most = min(600.0, 2 * max(1.0, min(allowance, teachers) * teacher.epsilon))
-    if delta_at(most) > delta:
-        return 0.0 if delta_at(0.0) <= delta else math.inf
-    return smallest_epsilon(delta_at, delta, most=most, tolerance=1e-7)
+    teacher, delta = check_guarantee("teacher", teacher), check_number("delta", delta, low=0.0, high=1.0)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
+    allowance = check_number("allowance", allowance, low=0.0, low_open=True)
+
+    def holds(epsilon: float) -> bool:
+        return (
+            exact_self_bounding_delta(teacher, epsilon, teachers=teachers, allowance=allowance, allocated=allocated)
+            <= delta
+        )
+
+    low, high = 0.0, min(600.0, 2 * max(1.0, min(allowance, teachers) * teacher.epsilon))
+    if not holds(high) or holds(low):
+        return low if holds(low) else math.inf
+    return last_true(holds, high, low, tolerance=1e-7)
 
 
 def _largest_difference(p: FloatArray, q: FloatArray, factor: float, allowance: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
+from ..reprs import wrapped
 from .allocation import RandomAllocation
 from .assumptions import assumptions_of
 from .guarantees import PrivacyGuarantee, format_bound
@@ -111,8 +112,8 @@ class TotalPrivacy:
         lines = [f"{what}: {cost}, by {self.route.name}."]
         for route in self.routes:
             value = format_bound(route.epsilon) if route.applies else "does not apply"
-            lines.append(f"  {route.name}: {value}. {route.explanation}")
-        return "\n".join([*lines, "Assumptions:", *(f"  - {assumption}" for assumption in self.assumptions)])
+            lines.append(f"- {route.name}: {value}. {route.explanation}")
+        return "\n".join(map(wrapped, [*lines, "Assumptions:", *(f"- {one}" for one in self.assumptions)]))
 
 
 @checked

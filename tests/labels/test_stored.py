@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,26 @@ def test_labels_are_those_of_all_teachers_in_memory(files: list[Path], tmp_path:
     more = dt.label_loader(one, loader(doubled), private_folder=tmp_path / "private", progress=False)
     assert more.tolist() == [*labels, *[1] * 23, *labels]
     assert one.ledger.count == 46
+
+
+def test_a_teacher_leaves_memory_when_it_has_voted(files: list[Path]) -> None:
+    asked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    class Seen(Says):
+        def forward(self, inputs: Tensor) -> Tensor:
+            asked.add(self)
+            return super().forward(inputs)
+
+    teacher = dt.StoredTeacher(files[0], lambda: Seen(0.0))
+    gc.disable()  # memory must not wait for a collection
+    try:
+        with teacher:
+            teacher.vote(INPUTS)
+            within = len(asked)
+        after = len(asked)
+    finally:
+        gc.enable()
+    assert (within, after) == (1, 0)
 
 
 def test_a_killed_run_goes_on_and_pays_once(files: list[Path], tmp_path: Path) -> None:

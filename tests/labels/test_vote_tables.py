@@ -45,7 +45,7 @@ def written(array: Any, how: Callable[..., Any] = np.save) -> Callable[[Path], N
     ("name", "content", "message"),
     [
         ("v.csv", "a,b\n0,1\n".encode("utf-16"), "text in UTF-8"),
-        ("v.csv", "a,b\n0,1\n".encode("utf-16-le"), "cells in each line|NUL"),
+        ("v.csv", "a,b\n0,1\n".encode("utf-16-le"), "as many cells in each line|NUL"),
         ("v.csv", b"a,b\n0,\xe9\n", "text in UTF-8"),
         ("v.csv", b"0," * 2**23 + b"\n", "a line has over"),
         ("v.csv", b"1" * 200_000 + b",0\n", "field larger than"),
@@ -55,7 +55,7 @@ def written(array: Any, how: Callable[..., Any] = np.save) -> Callable[[Path], N
         ("v.csv.gz", PACKED + b"more", "Not a gzipped file"),
         ("v.npz", written(MATRIX), "It is one array: .npy"),
         ("v.npy", written(MATRIX, np.savez), "It is an archive: .npz"),
-        ("v.npz", written(MATRIX.astype(object), np.savez), "allow_pickle=False"),
+        ("v.npz", written(MATRIX.astype(object), np.savez), "Python objects, which are not read"),
         ("v.npy", written(MATRIX.astype(object)), "array of numbers or text"),
         ("v.npy", written(MATRIX > 0), r"votes.astype\(int\)"),
         ("v.npy", written(MATRIX.astype("S")), r"votes.astype\(str\)"),

@@ -141,7 +141,7 @@ def test_the_unit_is_named_wherever_an_epsilon_is_printed():
     unit = "adding or removing one patient with at most 2 records in the data of a teacher"
     teacher = patients((3.0, 0.1, 60), 2)
     total = dt.total_privacy(teachers=[teacher] * 3, overlap=1, mechanism=dt.NoiseFreeMajority(), labels=7, delta=1e-5)
-    assert f"-DP for {unit}, by publishing the teachers." in str(total)
+    assert f"-DP for {unit}, by publishing the teachers." in " ".join(str(total).split())
     assert total.to_dict()["protects"] == unit == str(total.unit)
     assert any(line.startswith(f"Neighbours: two data sets that differ by {unit}.") for line in total.assumptions)
     assert any(line.startswith("Overlap: one patient affects at most 1 of the 3") for line in total.assumptions)

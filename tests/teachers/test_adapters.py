@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import lazy_loader
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -17,11 +19,11 @@ import darrm_torch as dt
 from darrm_torch.labels.voting import VotingTeachers
 from darrm_torch.teachers.checkpoints import weights_digest
 
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
+peft, transformers = map(lazy_loader.load, ("peft", "transformers"))  # importing both takes seconds
 
 pytestmark = [
-    pytest.mark.slow,  # importing both takes seconds
+    pytest.mark.slow,
+    pytest.mark.skipif(not all(map(find_spec, ("peft", "transformers"))), reason="the extra adapters is not installed"),
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning", "ignore:Adapter name"),
 ]
 IDS = torch.randint(1, 50, (12, 7))
@@ -310,6 +312,22 @@ def idle_lora() -> Any:
     return model
 
 
+def head_alone() -> Any:
+    """A head learns beside adapters that the user froze."""
+    model = lora()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("modules_to_save" in name)
+    return model
+
+
+def disabled_lora() -> Any:
+    """A head learns beside adapters that the user disabled."""
+    model = lora()
+    model.disable_adapter_layers()
+    model.base_model.model.classifier.original_module.requires_grad_()
+    return model
+
+
 class Texts(torch.utils.data.Dataset[Any]):
     def __len__(self) -> int:
         return len(IDS)
@@ -336,6 +354,9 @@ def test_train_teachers_trains_adapters_and_resumes(tmp_path: Path) -> None:
         assert files[0].read_bytes() == kept
         with pytest.raises(dt.InvalidArgument, match="does not require grad"):
             dt.train_teachers(tmp_path / "idle", build_model=idle_lora, executor=executor, **how)
+        for number, (build, words) in enumerate([(head_alone, "are frozen"), (disabled_lora, "are disabled")]):
+            with pytest.warns(UserWarning, match=f"the adapters of every teacher {words}"):
+                dt.train_teachers(tmp_path / f"idle-{number}", build_model=build, executor=executor, **how)
     teachers = [lora() for _ in files]
     for file, teacher in zip(files, teachers, strict=True):
         dt.load_teacher(file, teacher)
