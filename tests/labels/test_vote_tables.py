@@ -54,7 +54,7 @@ def written(array: Any, how: Callable[..., Any] = np.save) -> Callable[[Path], N
         ("v.csv.gz", PACKED[:20] + b"xxxx" + PACKED[24:], "decompressing|CRC"),
         ("v.csv.gz", PACKED + b"more", "Not a gzipped file"),
         ("v.npz", written(MATRIX), "It is one array: .npy"),
-        ("v.npy", written(MATRIX, np.savez), "It is an archive: .npz"),
+        ("v.npy", written(MATRIX, np.savez), "Rename it: it holds an archive, .npz"),
         ("v.npz", written(MATRIX.astype(object), np.savez), "Python objects, which are not read"),
         ("v.npy", written(MATRIX.astype(object)), "array of numbers or text"),
         ("v.npy", written(MATRIX > 0), r"votes.astype\(int\)"),
