@@ -82,8 +82,8 @@ def check_optimizer(source: Any, module: Any, optimizer: Any, history: History) 
     if bound is not None and layers is not None and bound < math.hypot(*layers) * (1 - 1e-6):
         raise UnprovenPrivacy(
             f"the layers' gradients are clipped to {math.hypot(*layers):.6g} together, but the optimizer scales its "
-            f"noise to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again with constant "
-            "bounds"
+            f"noise to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again "
+            "with constant bounds"
         )
     return next((value for value in hooked if isinstance(value, float)), None)
 

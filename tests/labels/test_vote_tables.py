@@ -53,7 +53,7 @@ def written(array: Any, how: Callable[..., Any] = np.save) -> Callable[[Path], N
         ("v.csv.gz", PACKED[:-12], "ended before"),
         ("v.csv.gz", PACKED[:20] + b"xxxx" + PACKED[24:], "decompressing|CRC"),
         ("v.csv.gz", PACKED + b"more", "Not a gzipped file"),
-        ("v.npz", written(MATRIX), "It is one array: .npy"),
+        ("v.npz", written(MATRIX), "Rename it: it holds one array, .npy"),
         ("v.npy", written(MATRIX, np.savez), "Rename it: it holds an archive, .npz"),
         ("v.npz", written(MATRIX.astype(object), np.savez), "Python objects, which are not read"),
         ("v.npy", written(MATRIX.astype(object)), "array of numbers or text"),
