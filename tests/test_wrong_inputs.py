@@ -245,6 +245,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateMajorityEnsemble.sensitive_counts": lambda: (ensemble(), {"inputs": X}),
     "PrivateMajorityEnsemble.sensitive_votes": lambda: (ensemble(), {"inputs": X}),
     "PrivateMajorityEnsemble.set_extra_state": lambda: (lambda e: (e, {"state": e.get_extra_state()}))(ensemble()),
+    "PrivateMajorityEnsemble.spending_from": lambda: (ensemble(), {"ledger": dt.PrivacyLedger()}),
     "PrivateMajorityEnsemble.total_privacy": lambda: (ensemble(), {"labels": 2}),
     "RandomAllocation": lambda: {"teachers": 3},
     "RandomAllocation.from_dict": lambda: (dt.RandomAllocation, {"value": allocation().to_dict()}),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import InvalidArgument, check_integer
+import darrm_torch as dt
+
+from ..errors import InvalidArgument, PrivacyViolation, check_integer
 from ..reprs import wrapped
-from .files import whole
+from .files import read_text, whole
 from .parser import Command, one_of, option_name, require
 from .promises import add_common, add_teacher, read_teacher
-from .showing import check_figure, print_json, save_figure, search_progress
+from .showing import check_figure, print_json, progress, save_figure, search_progress
 from .values import guarantee, read_guarantee, read_prior
 
-if TYPE_CHECKING:
-    from ..noise.function import NoiseFunction
-
-__all__ = ["COMMAND", "report_noise"]
+__all__ = ["COMMAND", "read_noise", "report_noise"]
 
 
 def _add_arguments(parser: Any) -> None:
@@ -42,9 +41,6 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(options: Any) -> int:
-    from ..noise.function import self_bounding_noise
-    from ..noise.program import optimize_noise
-
     needed = {"--teachers": (options.teachers,), "--target or --allowance": (options.target, options.allowance)}
     if options.allowance is None:
         promises = (options.teacher, options.noise_multiplier, options.sample_rate, options.steps)
@@ -64,7 +60,7 @@ def _run(options: Any) -> int:
         teacher = read_teacher(options)
         assert teacher is not None
         with search_progress() as on_progress:
-            noise = optimize_noise(
+            noise = dt.optimize_noise(
                 teachers=options.teachers,
                 teacher=teacher,
                 target=read_guarantee(options.target),
@@ -74,11 +70,9 @@ def _run(options: Any) -> int:
                 on_progress=on_progress,
             )
     else:
-        noise = self_bounding_noise(teachers=options.teachers, allowance=options.allowance, overlap=options.overlap)
+        noise = dt.self_bounding_noise(teachers=options.teachers, allowance=options.allowance, overlap=options.overlap)
     if options.plot is not None:
-        from ..plots import plot_noise
-
-        save_figure(plot_noise(noise), options.plot)
+        save_figure(dt.plot_noise(noise), options.plot)
     if options.out is None:
         print(noise.to_json())
         return 0
@@ -88,7 +82,20 @@ def _run(options: Any) -> int:
     return 0
 
 
-def report_noise(noise: NoiseFunction, options: Any) -> None:
+def read_noise(name: str, path: str) -> dt.NoiseFunction:
+    """The noise function in a file of ``darrm noise --out``; what is proven about it is proven again."""
+    text = read_text(name, path)
+    try:
+        with progress(None, "proof"):
+            return dt.NoiseFunction.from_json(text)
+    except InvalidArgument as error:
+        cure = "" if error.name == "text" else str(error)
+        raise InvalidArgument(name, "a file that `darrm noise --out` wrote", path, cure) from None
+    except PrivacyViolation as error:
+        raise PrivacyViolation(f"{path}: {error}") from None
+
+
+def report_noise(noise: dt.NoiseFunction, options: Any) -> None:
     """Print the proven guarantee of a noise function, as text or JSON."""
     proven = noise.certificate
     assert proven is not None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import darrm_torch as dt
+
 from ..errors import InvalidArgument, check_integer, check_number
+from ..privacy.guarantees import format_bound
 from ..reprs import wrapped
 from .files import teacher_files
 from .label import options_for
@@ -66,11 +69,9 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..noise.plurality_priors import PluralityVotes
     from ..noise.regions import check_overlap
     from ..planning.beliefs import typical_votes
     from ..planning.families import families
-    from ..planning.ranking import plan
 
     require(
         "plan",
@@ -99,7 +100,7 @@ def _run(chosen: Any) -> int:
         check_integer("--tuning", runs, low=1, high=1000)
     check_figure(chosen.plot)
     prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
-    if prior is not None and isinstance(prior, PluralityVotes) != many:
+    if prior is not None and isinstance(prior, dt.PluralityVotes) != many:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
     if prior is not None and chosen.teacher_accuracy is not None:
         raise UsageError("give --prior or --teacher-accuracy, not both")
@@ -109,7 +110,7 @@ def _run(chosen: Any) -> int:
         plain_prior = typical_votes(chosen.classes) if prior is None and chosen.teacher_accuracy is None else None
     kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
-        answer = plan(
+        answer = dt.plan(
             teachers=chosen.teachers,
             classes=chosen.classes,
             teacher=protected(chosen, teacher),
@@ -147,18 +148,14 @@ def _run(chosen: Any) -> int:
             plain["tuning"] = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in tuning]
         print_json(plain)
     if chosen.plot is not None:  # last: the plan is there when there is nothing to draw
-        from ..plots import plot_frontier
-
         with progress(9, "figure") as bar:
-            axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
+            axes = dt.plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
     return 0
 
 
 def _show(answer: Any, options: str | None, costs: Any, agreement: float | None, tuning: Any, needed: Any) -> None:
     """Print a plan for a person."""
-    from ..privacy.guarantees import format_bound
-
     print(answer)
     if options is not None:
         print(f"\n{wrapped(f'The recommendation on the command line: darrm label {options} ...')}")
@@ -185,17 +182,15 @@ _TUNING = (
 
 def _tuning(answer: Any, expected: Any) -> list[dict[str, float]]:
     """The price of tuning for each expected number of runs, beside that of publishing all runs."""
-    from ..privacy.tuning_prices import RandomRuns, tuning_epsilon
-
     teacher, overlap, delta = answer.teacher, answer.overlap, answer.targets[-1].delta
     rows = []
     for mean in expected:
         row = {"delta": delta, "expected_runs": mean}
         for name, shape in (("geometric", 1.0), ("poisson", math.inf)):
-            row[name] = tuning_epsilon(teacher, delta, runs=RandomRuns(mean=mean, shape=shape), overlap=overlap)
+            row[name] = dt.tuning_epsilon(teacher, delta, runs=dt.RandomRuns(mean=mean, shape=shape), overlap=overlap)
         if answer.allocation is not None:
-            runs = RandomRuns(mean=mean)
-            row["fresh_draws"] = tuning_epsilon(teacher, delta, runs=runs, allocation=answer.allocation)
+            runs = dt.RandomRuns(mean=mean)
+            row["fresh_draws"] = dt.tuning_epsilon(teacher, delta, runs=runs, allocation=answer.allocation)
         rows.append(row | {"all_published": teacher.compose(overlap * mean).epsilon(delta)})
     return rows
 

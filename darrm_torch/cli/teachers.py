@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import darrm_torch as dt
+
+from ..privacy.guarantees import format_bound
 from ..reprs import wrapped
 from .files import given_files
 from .parser import Command
-from .promises import add_accept, naming
+from .promises import add_accept, checks, naming
 from .showing import print_json, progress
 
 __all__ = ["COMMAND"]
@@ -24,12 +27,9 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..privacy.guarantees import format_bound
-    from ..teachers.reading import read_teachers
-
     paths = given_files("sources", chosen.sources)
     with naming("sources"), progress(None, "accountants"):
-        profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
+        profiles = dt.read_teachers(paths, **checks(chosen))
     if chosen.json:
         print_json(
             [

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, get_args
+from typing import Any
 
 import lightning as L
 import torch
@@ -100,8 +100,6 @@ class PrivateLabelDataModule(L.LightningDataModule):
         if queries > len(self._public):
             raise InvalidArgument("queries", f"at most the {len(self._public)} public inputs", queries)
         check_integer("rounds", rounds, low=1, high=queries)
-        if not (acquire is None or callable(acquire) or acquire in get_args(get_args(Acquire)[0])):
-            raise InvalidArgument("acquire", '"margin", "disagreement", a function or None', acquire)
         self._acquire = acquire
         # Lightning runs validation or test if there is such a method: without the data there must be none.
         for name, dataset in (("val_dataloader", validation), ("test_dataloader", test)):

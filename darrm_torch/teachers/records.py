@@ -88,11 +88,9 @@ def example_of(dataset: Any) -> list[Any]:
     except InvalidArgument:
         raise
     except Exception as error:  # its text may show the record
-        expected, got = (
-            "a map-style data set of tensors and numbers",
-            f"{type(dataset).__name__}, {type(error).__name__}",
-        )
-        raise InvalidArgument("dataset", expected, got, "Tensors go into a TensorDataset.") from None
+        got = f"{type(dataset).__name__}, {type(error).__name__}"
+        cure = "Tensors go into a TensorDataset."
+        raise InvalidArgument("dataset", "a map-style data set of tensors and numbers", got, cure) from None
 
 
 def finite_rows(structure: Any, size: int) -> Tensor:

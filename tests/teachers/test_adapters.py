@@ -312,6 +312,22 @@ def idle_lora() -> Any:
     return model
 
 
+def head_alone() -> Any:
+    """A head learns beside adapters that the user froze."""
+    model = lora()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("modules_to_save" in name)
+    return model
+
+
+def disabled_lora() -> Any:
+    """A head learns beside adapters that the user disabled."""
+    model = lora()
+    model.disable_adapter_layers()
+    model.base_model.model.classifier.original_module.requires_grad_()
+    return model
+
+
 class Texts(torch.utils.data.Dataset[Any]):
     def __len__(self) -> int:
         return len(IDS)
@@ -338,6 +354,9 @@ def test_train_teachers_trains_adapters_and_resumes(tmp_path: Path) -> None:
         assert files[0].read_bytes() == kept
         with pytest.raises(dt.InvalidArgument, match="does not require grad"):
             dt.train_teachers(tmp_path / "idle", build_model=idle_lora, executor=executor, **how)
+        for number, (build, words) in enumerate([(head_alone, "are frozen"), (disabled_lora, "are disabled")]):
+            with pytest.warns(UserWarning, match=f"the adapters of every teacher {words}"):
+                dt.train_teachers(tmp_path / f"idle-{number}", build_model=build, executor=executor, **how)
     teachers = [lora() for _ in files]
     for file, teacher in zip(files, teachers, strict=True):
         dt.load_teacher(file, teacher)
