@@ -305,6 +305,9 @@ def test_unlike_profiles_are_priced_as_they_are() -> None:
 def test_unlike_guarantees_are_priced_as_they_are() -> None:
     unlike = [PrivacyGuarantee(epsilon=e, delta=d) for e, d in ((0.1, 1e-5), (0.2, 0.0), (0.05, 1e-6))]
     target, weakest = PrivacyGuarantee(epsilon=0.5, delta=1e-4), PrivacyGuarantee(epsilon=0.2, delta=1e-5)
+    answer = dt.plan(teachers=3, teacher=unlike, label_target=target, overlap=2)
+    assert "the weakest set the price" in " ".join(str(answer).split())
+    assert "-DP or better; one record affects at most 2 of them" in " ".join(str(answer).split())
     free = row_of(dt.plan(teachers=3, teacher=unlike, label_target=target), "noise-free majority")
     assert free.total.epsilon <= 0.35 * (1 + 1e-9)  # the sum
     ask = {"teachers": 3, "classes": 3, "label_target": target}
