@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from darrm_torch.errors import InvalidArgument
 from darrm_torch.files import make_private_folder, weights_in, write_whole
 
 MASKS = [0o000, 0o022, 0o077, 0o777]
@@ -35,8 +36,9 @@ def test_a_folder_that_exists_keeps_its_permissions(tmp_path):
     make_private_folder(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"exists|directory"):
-        make_private_folder(tmp_path / "file")
+    for place in (tmp_path / "file", tmp_path / "file" / "folder", Path("a\0b")):
+        with pytest.raises(InvalidArgument, match="runs must be a folder that exists or can be created"):
+            make_private_folder(place, "runs")
 
 
 @pytest.mark.parametrize("name", ["teacher-0.pt", "heads.pt"])

@@ -9,7 +9,7 @@ import darrm_torch as dt
 
 from ..errors import InvalidArgument
 from ..reprs import wrapped
-from .networks import find_function, modules_here
+from .networks import find_function, modules_here, result_of
 from .noise import read_noise
 from .parser import Command, UsageError, one_of, option_name, require
 from .promises import add_teacher, read_teacher
@@ -101,9 +101,8 @@ def _run_pipeline(chosen: Any) -> int:
     """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
     require("audit", {"--records": (chosen.records,), "--claim": (chosen.claim,)})
     check_figure(chosen.plot)
-    pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
-    with modules_here():
-        records = read_records()
+    pipeline = find_function("--pipeline", chosen.pipeline)
+    records = result_of("--records", chosen.records, "(inputs, labels)")
     if not isinstance(records, tuple) or len(records) != 2:
         raise InvalidArgument("--records", "a function that returns (inputs, labels)", type(records).__name__)
     with modules_here(), progress(chosen.runs, "runs") as bar:

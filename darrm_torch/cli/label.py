@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,7 +52,12 @@ def _add_arguments(parser: Any) -> None:
         metavar="FILE",
         help="TorchScript files, or files of weights with --build, or one folder of .pt files",
     )
-    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="returns the network that weights are loaded into")
+    parser.add_argument(
+        "--build",
+        metavar="MODULE:FUNCTION",
+        help="returns the network that the weights of every model are loaded into; unlike networks come as TorchScript "
+        "files, with --accountants",
+    )
     parser.add_argument("--ledger", metavar="FILE", help="required: stores the labels, their cost and these options")
     parser.add_argument("--out", metavar="FILE", help="required: write the labels to this .npy, .pt or .csv file")
     parser.add_argument(
@@ -149,7 +155,7 @@ def options_for(answer: dt.Plan) -> str | None:
 
 
 def _run(chosen: Any) -> int:
-    ledger = dt.PrivacyLedger(chosen.ledger) if chosen.ledger and Path(chosen.ledger).exists() else None
+    ledger = dt.PrivacyLedger(chosen.ledger) if chosen.ledger and os.path.exists(chosen.ledger) else None
     if chosen.ledger == ":memory:":
         cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
         raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)

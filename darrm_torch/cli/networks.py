@@ -17,7 +17,7 @@ from ..errors import InvalidArgument
 from ..limits import check_file, check_unpacked
 from .parser import one_line
 
-__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model", "modules_here"]
+__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model", "modules_here", "result_of"]
 
 
 def load_model(path: Path, build: str | None) -> Any:
@@ -69,24 +69,29 @@ def find_function(name: str, place: str) -> Any:
     try:
         with modules_here():
             return getattr(importlib.import_module(module), function)
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         cure = f"{type(error).__name__}: {one_line(error)}. Modules are searched for here and among installed packages."
         raise InvalidArgument(name, "MODULE:FUNCTION", place, cure) from None
+
+
+def result_of(name: str, place: str, what: str) -> Any:
+    """What the user's ``MODULE:FUNCTION`` returns."""
+    function = find_function(name, place)
+    try:
+        with modules_here():
+            return function()
+    except (Exception, SystemExit) as error:  # the user's own code
+        cure = f"{type(error).__name__}: {one_line(error)}"
+        raise InvalidArgument(
+            name, f"MODULE:FUNCTION that returns {what} and needs no arguments", place, cure
+        ) from None
 
 
 def build_network(name: str, place: str) -> Any:
     """The network that the user's ``MODULE:FUNCTION`` returns."""
     from torch import nn
 
-    build = find_function(name, place)
-    try:
-        with modules_here():
-            network = build()
-    except Exception as error:  # the user's own code
-        cure = f"{type(error).__name__}: {one_line(error)}"
-        raise InvalidArgument(
-            name, "MODULE:FUNCTION that returns a network and needs no arguments", place, cure
-        ) from None
+    network = result_of(name, place, "a network")
     if not isinstance(network, nn.Module):
         raise InvalidArgument(name, "a function that returns a torch.nn.Module", type(network).__name__)
     return network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..errors import InvalidArgument, check_number
 from .files import check_ending, given_files
 from .parser import option_name, option_names
 from .promises import for_stated_unit, naming, stated_unit, terms_of_labels
+from .showing import progress
 from .values import guarantee, read_guarantee
 
 __all__ = ["OF_VOTES", "Votes", "add_arguments"]
@@ -68,7 +70,7 @@ class Votes:
         if given:
             raise InvalidArgument("--votes", "given without options about models", option_names(given))
         check_ending("--out", chosen.out, ".csv", ".npy")
-        if Path(chosen.votes).is_dir():  # the order of its parts says nothing, and only .csv holds the keys
+        if os.path.isdir(chosen.votes):  # the order of its parts says nothing, and only .csv holds the keys
             check_ending("--out", chosen.out, ".csv")
         self.accountants = None if chosen.accountants is None else given_files("--accountants", chosen.accountants)
         if self.accountants is not None and chosen.teacher is not None:
@@ -78,16 +80,17 @@ class Votes:
             raise InvalidArgument("--class-names", "left out with --class-count", chosen.class_names)
         self._chosen = chosen
         try:
-            self.file = dt.VoteFile(
-                chosen.votes,
-                teachers=count,
-                classes=chosen.class_names or chosen.class_count,
-                layout=chosen.layout,
-                keys=chosen.keys,
-                header=None if chosen.header is None else chosen.header == "yes",
-                missing=chosen.missing,
-                array=chosen.array,
-            )
+            with progress(None, "votes"):
+                self.file = dt.VoteFile(
+                    chosen.votes,
+                    teachers=count,
+                    classes=chosen.class_names or chosen.class_count,
+                    layout=chosen.layout,
+                    keys=chosen.keys,
+                    header=None if chosen.header is None else chosen.header == "yes",
+                    missing=chosen.missing,
+                    array=chosen.array,
+                )
         except InvalidArgument as error:
             names = {"path": "--votes", "classes": "--class-names"}
             name = names.get(error.name, option_name(error.name))

@@ -29,11 +29,11 @@ from ..teachers.independence import check_different, check_weights
 from ..teachers.reading import read_teachers
 from ..teachers.structures import Structure, device_of, rows_of, size_of
 from .identity import checked_inputs, input_keys
-from .kept import mechanism_for
+from .kept import check_strength, mechanism_for
 from .labeler import PrivateLabeler
 from .ledger import PrivacyLedger
-from .questions import checked_findings
-from .voting import VotingTeachers, class_numbers, equal_weights
+from .questions import checked_findings, class_numbers, label_shape
+from .voting import VotingTeachers, equal_weights
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -211,22 +211,9 @@ class PrivateMajorityEnsemble(nn.Module):
         data_loaders, optimizers = (None if part is None else list(part) for part in (data_loaders, optimizers))
         if len(engines) != len(models):
             raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")
-        if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
-            raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
-        if mechanism is None and (allowance is None) == (target is None):
-            got = "neither" if target is None else "both"
-            raise InvalidArgument("allowance", "given, or else target", got, "One of them sets the noise.")
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
-        if allowance is not None:
-            check_number("allowance", allowance, low=0, low_open=True, high_open=True)
         competing = class_numbers(classes)
-        labels = 2 if competing is None else len(competing)
-        if labels > 2 and noise == "one-label" and mechanism is None:
-            cure = (
-                'DaRRM is binary. Pass noise="self-bounding" and allowance=..., or build the ensemble with another '
-                "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
-            )
-            raise InvalidArgument("classes", 'two class numbers with noise="one-label"', competing, cure)
+        check_strength(mechanism, allowance, target, noise=noise, competing=competing)
         readings = read_teachers(
             engines,
             modules=models,
@@ -248,7 +235,7 @@ class PrivateMajorityEnsemble(nn.Module):
             mechanism = mechanism_for(
                 profiles,
                 mechanism,
-                classes=labels,
+                classes=2 if competing is None else len(competing),
                 delta=delta,
                 allowance=allowance,
                 target=target,
@@ -338,7 +325,7 @@ class PrivateMajorityEnsemble(nn.Module):
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
-            shape = (*self._labeler._shape(size_of(inputs)), most + 1)
+            shape = (*label_shape(size_of(inputs), self.findings), most + 1)
             if not isinstance(juries, np.ndarray) or juries.dtype.kind != "b" or juries.shape != shape:
                 raise InvalidArgument("juries", f"booleans of shape {shape}", type(juries).__name__)
             numbers = [number for number in numbers if juries[..., number].any()]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from ..errors import InvalidArgument, LedgerError
+from ..errors import InvalidArgument, LedgerError, check_number
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
 from ..mechanisms.noise_free import NoiseFree
@@ -25,9 +25,47 @@ from ..privacy.profiles import PrivacyProfile
 from ..privacy.units import RECORD
 from .ledger import PrivacyLedger
 
-__all__ = ["check_built_for", "described", "kept_jury", "kept_mechanism", "mechanism_for", "note_noise"]
+__all__ = [
+    "check_built_for",
+    "check_strength",
+    "described",
+    "kept_jury",
+    "kept_mechanism",
+    "mechanism_for",
+    "note_noise",
+]
 
 Tables = SelfBoundingPlurality | VotePrivatePlurality
+
+
+def check_strength(
+    mechanism: str | Mechanism | None,
+    allowance: float | None,
+    target: PrivacyGuarantee | None,
+    *,
+    noise: str,
+    competing: tuple[int, ...] | None,
+) -> None:
+    """Check that ``from_opacus`` is told once how strong the noise shall be, and noise that there is for the classes.
+
+    Raises:
+        InvalidArgument: otherwise.
+    """
+    if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
+        raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
+    if mechanism is None and (allowance is None) == (target is None):
+        got = "neither" if target is None else "both"
+        raise InvalidArgument("allowance", "given, or else target", got, "One of them sets the noise.")
+    if allowance is not None:
+        check_number("allowance", allowance, low=0, low_open=True, high_open=True)
+    if mechanism is None and noise == "self-bounding" and allowance is None:
+        raise InvalidArgument("allowance", "given with self-bounding noise", None)
+    if mechanism is None and noise == "one-label" and competing is not None and len(competing) > 2:
+        cure = (
+            'DaRRM is binary. Pass noise="self-bounding" and allowance=..., or build the ensemble with another '
+            "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
+        )
+        raise InvalidArgument("classes", 'two class numbers with noise="one-label"', competing, cure)
 
 
 def mechanism_for(
@@ -43,7 +81,7 @@ def mechanism_for(
     teacher_promise: str,
     on_progress: Callable[[float], None],
 ) -> Mechanism:
-    """The mechanism that ``from_opacus`` builds for teachers that were read.
+    """The mechanism that ``from_opacus`` builds for teachers that were read; see :func:`check_strength`.
 
     Args:
         profiles: what is promised of each teacher, for the neighbours that count.
@@ -55,7 +93,7 @@ def mechanism_for(
         noise, teacher_promise, on_progress: see ``from_opacus``.
 
     Raises:
-        InvalidArgument: self-bounding noise without an allowance; or see :func:`~darrm_torch.strongest_mechanism`.
+        InvalidArgument: there is none, see :func:`~darrm_torch.strongest_mechanism`.
     """
     count = len(profiles)
     if kind is not None:
@@ -69,8 +107,7 @@ def mechanism_for(
             label_target=target,
         )
     if noise == "self-bounding":
-        if allowance is None:
-            raise InvalidArgument("allowance", "given with self-bounding noise", None)
+        assert allowance is not None
         if classes > 2:
             return SelfBoundingPlurality(teachers=count, classes=classes, allowance=allowance, overlap=overlap)
         return DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))
@@ -94,7 +131,7 @@ def check_built_for(mechanism: Mechanism, overlap: int, *, stated: bool) -> None
     if built_for < overlap:
         cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
         got = overlap if stated else f"{overlap} (all teachers, because no overlap was given)"
-        raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
+        raise InvalidArgument("overlap", f"at most {built_for}, for which the mechanism was built", got, cure)
 
 
 def described(mechanism: Mechanism) -> str:

@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ def adapter_teachers(
         raise InvalidArgument("model", expected, type(model).__name__)
     _check_base(model)
     for folder in () if folders is None else folders:
-        if not (isinstance(folder, str | os.PathLike) and (Path(folder) / "adapter_config.json").is_file()):
+        if not (isinstance(folder, str | os.PathLike) and os.path.isfile(os.path.join(folder, "adapter_config.json"))):
             cure = "PeftModel.save_pretrained(FOLDER) writes it; that of a named adapter is one folder deeper."
             raise InvalidArgument("folders", "folders with adapter_config.json and weights", str(folder), cure)
     from peft import get_peft_model, set_peft_model_state_dict

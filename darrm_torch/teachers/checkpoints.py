@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,7 +81,11 @@ def unwrap_name(name: str) -> list[str]:
 
 def state_of(module: Any, name: str = "module") -> Mapping[str, Any]:
     """The state dict of a module in any wrapping, or a state dict itself."""
-    return module if isinstance(module, Mapping) else dict(unwrap_module(module, name).state_dict())
+    if not isinstance(module, Mapping):
+        return dict(unwrap_module(module, name).state_dict())
+    if not all(isinstance(key, str) for key in module):
+        raise InvalidArgument(name, "a PyTorch module or a state dict", "a mapping whose keys are no strings")
+    return module
 
 
 def check_finite(name: str, weights: Mapping[str, Any]) -> None:
@@ -224,7 +229,9 @@ class Checkpoint:
         expected = "a readable checkpoint"
         check_unpacked(name, check_file(name, file, expected=expected), expected=expected)
         try:
-            record = torch.load(file, weights_only=True, map_location="cpu")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about files of other kinds, which are refused below
+                record = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # Torch raises many kinds on a damaged or foreign file
             cure = "a pickled module is refused, because opening it would run its code."
             if "GLOBAL numpy" in str(error):
@@ -234,8 +241,13 @@ class Checkpoint:
         rest: dict[str, Any] = record if isinstance(record, dict) else {}
         key = next((key for key in ("module_state_dict", "state_dict") if isinstance(rest.get(key), Mapping)), "")
         weights, rest = (rest.pop(key), rest) if key else (record, {})
-        if not (isinstance(weights, Mapping) and any(isinstance(value, Tensor) for value in weights.values())):
-            content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+        if not (
+            isinstance(weights, Mapping)
+            and any(isinstance(value, Tensor) for value in weights.values())
+            and all(isinstance(key, str) for key in weights)
+        ):
+            names = [key for key in record if isinstance(key, str)] if isinstance(record, Mapping) else None
+            content = type(record).__name__ if names is None else ", ".join(names[:20])
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
         tensors = [value for value in weights.values() if isinstance(value, Tensor)]

@@ -34,7 +34,7 @@ from .reading import drawn_rate
 from .records import batch_of, data_digest, finite_rows, shard_of, zeros_unless
 from .shards import Shards, open_private
 from .structures import call, logits_of, probabilities_of
-from .training import train_teachers
+from .training import check_training, train_teachers
 
 __all__ = ["TunedTeachers", "counts_on", "tune_teachers"]
 
@@ -144,6 +144,7 @@ def tune_teachers(
         raise InvalidArgument("candidates", "one or more TrainingSettings", candidates)
     check_number("score_epsilon", score_epsilon, low=2.0**-12, high=64.0)
     check_integer("shard_size", shard_size, low=1, high=2**53)
+    check_training(build_model, dataset, candidates[0], workers=workers, device=device, private=True)
     make_private_folder(folder)
     shared = shards if isinstance(shards, Shards) else None
     private = open_private(private_folder or (shared and shared.private_folder) or folder / "private")

@@ -87,7 +87,7 @@ def test_own_randomness_needs_no_promise_and_stops_at_the_budget(
         ([*NOISE_FREE[:2], *NOISE_FREE[3:]], "required: --class-names or --class-count (see"),
         (["--mechanism=noise-free"], "--teachers; --class-names or --class-count; --accountants or --teacher ("),
         ([*NOISE_FREE, "--models", "a.pt"], "--votes must be given without options about models"),
-        ([*NOISE_FREE, "--missing", "1"], "--missing must be no class"),
+        ([*NOISE_FREE, "--missing", "1"], "--missing must be values that are no class"),
         (NOISE_FREE[:-1], "required: --accountants or --teacher (see"),
         ([*NOISE_FREE, "--layout=rows"], "--layout"),
         ([*NOISE_FREE[1:], "--keys=name"], "--keys must be one of"),

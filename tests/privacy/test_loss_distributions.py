@@ -30,6 +30,14 @@ def test_the_allowance_covers_the_rounding(history):
         assert gaussian_delta(epsilon, mu) - raw <= computed.allowance / 10
 
 
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.01), (0.5, 0.1), (12.0, 1 / 35), (3.0, 1.0)])
+def test_steps_of_many_runs_are_those_of_few(noise, rate, added):
+    few, many = (_dp_sgd_step(noise, rate, 1, 1e-3, added, which) for which in (False, True))
+    for epsilon in (0.0, 0.01, 0.3, 1.0):
+        assert many.get_delta_for_epsilon(epsilon) == pytest.approx(few.get_delta_for_epsilon(epsilon), abs=1e-14)
+
+
 @pytest.mark.parametrize(
     ("history", "promises"),
     [
