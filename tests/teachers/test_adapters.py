@@ -152,6 +152,7 @@ def prompts() -> Any:
     [
         (merged, "not merged"),
         (thawed, "base is frozen"),
+        (lambda: peft.get_peft_model(bert(), config(), adapter_name="0"), "other names than its layers, got '0'"),
         (lambda: with_adapters(1, bias="lora_only"), "leave the base as it is"),
         (prompts, "adapters inside its layers"),
         (bert, "a PeftModel, or folders"),
