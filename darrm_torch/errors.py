@@ -109,6 +109,8 @@ class _Bounded(reprlib.Repr):
         self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 20
 
     def repr_instance(self, x: Any, level: int) -> str:
+        if getattr(x, "ndim", 0):  # an array may hold records
+            return f"{type(x).__name__} of {x.dtype} with shape {tuple(x.shape)}"
         return repr(x)
 
     repr_str = repr_instance
@@ -119,14 +121,23 @@ _BOUNDED = _Bounded()
 
 
 def _shown(value: Any) -> str:
-    """``value`` as an error shows it, shortened; of an array only type and shape, because it may hold records."""
+    """``value`` as an error shows it, shortened; of an array only type and shape."""
     try:
-        if getattr(value, "ndim", 0):
-            return f"{type(value).__name__} of {value.dtype} with shape {tuple(value.shape)}"
         text = _BOUNDED.repr(value)
     except Exception:  # a huge integer, or a tensor that cannot be printed
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= 500 else f"{text[:500]}..."
+
+
+def is_integer(value: Any) -> bool:
+    """Whether ``value`` is an integer of any library, and no list or array of them."""
+    number = hasattr(value, "__index__") and not getattr(value, "ndim", 0)
+    return number and not isinstance(value, bool) and not _is_flag(value)
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether it is a boolean of NumPy or Torch."""
+    return str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
@@ -134,7 +145,7 @@ def check_integer(name: str, value: Any, *, low: int, high: int | None = None, c
     if type(value) is int and low <= value and (high is None or value <= high):
         return value  # the usual case, without the words for the others
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    if isinstance(value, bool) or getattr(value, "ndim", False):
+    if not is_integer(value):
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = operator.index(value)
@@ -160,7 +171,7 @@ def check_number(
     A closed infinite bound admits that infinity. Use an open one to require finite numbers.
     """
     expected = f"a number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-    if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", False):
+    if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", False) or _is_flag(value):
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = float(value)

@@ -285,6 +285,8 @@ def plot_frontier(
         if epsilons is None
         else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
     )
+    if not len(grid):
+        raise InvalidArgument("epsilons", "one number or more", "none")
     curves: dict[str, list[tuple[float, float]]] = {}
     capped: dict[str, bool] = {}
     drawn_as: dict[str, tuple[str, bool]] = {}  # a look for each kind, hollow where training is counted, too

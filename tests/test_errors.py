@@ -30,6 +30,13 @@ def test_a_message_names_argument_expectation_value_and_cure() -> None:
     assert UnprovenPrivacy("no", finding="gdp").finding == "gdp"
 
 
+class Raises:
+    def __index__(self) -> int:
+        raise RuntimeError
+
+    __float__ = __index__
+
+
 class Unprintable:
     def __repr__(self) -> str:
         raise RuntimeError
@@ -63,7 +70,9 @@ def test_integers_of_other_libraries_become_int(one: object) -> None:
     assert type(check_integer("n", one, low=0)) is int
 
 
-@pytest.mark.parametrize("bad", [True, 1.0, "1", None, math.nan, np.array([1]), torch.tensor([1, 2]), 1j])
+@pytest.mark.parametrize(
+    "bad", [True, 1.0, "1", None, math.nan, np.array([1]), torch.tensor([1, 2]), 1j, torch.tensor(True), Raises()]
+)
 def test_what_is_no_integer_is_refused(bad: object) -> None:
     with pytest.raises(InvalidArgument, match=r"^n must be an integer >= 0, got "):
         check_integer("n", bad, low=0)

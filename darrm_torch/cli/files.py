@@ -72,6 +72,8 @@ def check_places(options: Mapping[str, Any]) -> None:
     for option in _READ:
         given = options.get(option)
         for path in given if isinstance(given, list) else [given]:
+            if isinstance(path, str) and "\0" in path:
+                raise InvalidArgument(option_name(option), "a path", path, "It holds a null character.")
             if isinstance(path, str):
                 taken += [(option, file) for file in (Path(path), *weights_in(Path(path)))]
     for option in _WRITTEN:
@@ -79,6 +81,13 @@ def check_places(options: Mapping[str, Any]) -> None:
         if path is None:
             continue
         goal = Path(path)
+        try:
+            os.stat(goal)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:  # too long, a loop of links, a null character
+            reason = f"It cannot be one: {error}."
+            raise InvalidArgument(option_name(option), "a file", path, one_line(reason, 160)) from None
         if os.path.isdir(goal):
             raise InvalidArgument(option_name(option), "a file", path, "This is a folder.")
         if not os.path.isdir(goal.parent) or not os.access(goal.parent, os.W_OK | os.X_OK):

@@ -87,13 +87,8 @@ def _run(chosen: Any) -> int:
             left = ledger.left(_MANY)
             print(f"Left: {'over ' * (left == _MANY)}{_counted(left, 'label')}, by that randomness alone.")
     else:
-        print(
-            wrapped(
-                "Spent: not known from the file alone, because it depends on the teachers' guarantees. Run `darrm "
-                "label` with this ledger, the same --models (and --build or --accountants) or --votes, and inputs that "
-                "it has labels for: they are free, and the report says what all labels cost."
-            )
-        )
+        unknown = "Spent: not known from the file alone, because it depends on the teachers' guarantees."
+        print(wrapped(f"{unknown} {_REPORT[bool(options)]}"))
     print(wrapped(f"Trust: {ledger.trust}"))
     return 0
 
@@ -120,6 +115,11 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
 
 
 _MANY = 1_000_000
+_REPORT = (
+    "Build the same ensemble with this ledger in Python: its privacy_report() says what all labels cost.",
+    "Run `darrm label` with this ledger, the same --models (and --build or --accountants) or --votes, and inputs that "
+    "it has labels for: they are free, and the report says what all labels cost.",
+)
 
 
 def _counted(count: int, what: str, many: str = "") -> str:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import darrm_torch as dt
 
-from ..errors import DarrmError, InvalidArgument
+from ..errors import DarrmError, InvalidArgument, check_number
 
 __all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", "read_prior", "read_rate", "shares"]
 
@@ -28,6 +28,7 @@ def read_guarantee(text: str) -> dt.PrivacyGuarantee:
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4, got {text!r}") from None
     try:
+        check_number("delta", numbers[-1] if len(numbers) == 2 else 0.0, low=0.0, high=1.0, high_open=True)
         return dt.PrivacyGuarantee(epsilon=numbers[0], delta=numbers[1] if len(numbers) == 2 else 0.0)
     except InvalidArgument as error:
         raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4: {error}") from None

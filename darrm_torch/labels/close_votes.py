@@ -32,33 +32,34 @@ class Leads(NamedTuple):
 
 
 class Rounding:
-    """How close two logits may be, as a share of their size, for rounding to decide between them: the margin.
+    """How close two logits of a teacher may be, as a share of their size, for rounding to decide: the margin.
 
     At first it is the square root of the precision. A close vote is cast again on the input alone, which shows how
-    much the difference of its two best logits changed. After ``LEAST`` changes, the margin is ``TIMES`` the largest of
-    them, if that is smaller, but no less than ``FLOOR`` units of the precision. A difference that did not change says
-    nothing: perhaps both were exact.
+    much the difference of its two best logits changed. So are the first ``VOTES`` votes in the second large batch,
+    close or not. After ``LEAST`` changes, the margin is ``TIMES`` the largest of them, if that is smaller, but no less
+    than ``FLOOR`` units of the precision. A difference that did not change says nothing: perhaps both were exact.
 
     Args:
-        kinds: the types of the teachers' weights.
+        kinds: the types of the teacher's weights.
 
     >>> rounding = Rounding([torch.float32])
     >>> before = rounding.margin
-    >>> rounding.learn(torch.full((16,), 1e-6))
+    >>> for _ in range(8):
+    ...     rounding.learn(1e-6)
     >>> before > rounding.margin > 15e-6
     True
     """
 
-    LEAST, TIMES, FLOOR = 16, 16, 64
+    VOTES, LEAST, TIMES, FLOOR = 16, 8, 16, 64
 
     def __init__(self, kinds: Iterable[torch.dtype]) -> None:
         self._unit = max((torch.finfo(kind).eps for kind in kinds), default=2.0**-23)
-        self._largest, self._count, self._votes = 0.0, 0, 0
+        self._largest, self._count, self._batches = 0.0, 0, 0
 
-    @property
-    def is_new(self) -> bool:
-        """Whether few votes were cast again, so that every teacher's should be."""
-        return self._votes < self.LEAST
+    def sample(self, rows: int) -> int:
+        """How many votes of the next batch should be cast again, close or not."""
+        self._batches += rows >= 4 * self.VOTES  # fewer rows would take much longer
+        return self.VOTES if self._batches == 2 and rows >= 4 * self.VOTES else 0
 
     @property
     def margin(self) -> float:
@@ -68,10 +69,8 @@ class Rounding:
             return widest
         return min(widest, max(self.FLOOR * self._unit, self.TIMES * self._largest))
 
-    def learn(self, changes: Tensor) -> None:
-        """Take note of the changes ``(n,)`` of votes that were cast again, as shares of the size."""
-        self._votes += len(changes)
-        changes = changes[changes > 0]
-        if len(changes):
-            self._largest = max(self._largest, float(changes.max()))
-            self._count += len(changes)
+    def learn(self, change: float) -> None:
+        """Take note of the change of a vote that was cast again, as a share of the size."""
+        if change > 0:
+            self._largest = max(self._largest, change)
+            self._count += 1

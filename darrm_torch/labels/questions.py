@@ -7,7 +7,7 @@ and a label of its own. The questions about one input are asked, charged and sto
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from ..arrays import BoolArray, IntArray, NumberArray
-from ..errors import InvalidArgument, check_integer
+from ..errors import InvalidArgument, check_integer, is_integer
 from ..mechanisms.base import Mechanism
 from ..teachers.structures import class_logits, form_of
 
@@ -49,7 +49,7 @@ def checked_findings(findings: Sequence[str] | None, classes: object = None) -> 
     if findings is None:
         return None
     names = tuple(findings) if isinstance(findings, Sequence) and not isinstance(findings, str) else ()
-    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         raise InvalidArgument("findings", "a list of different names, one for each finding", findings)
     if classes is not None:
         raise InvalidArgument("classes", "None with findings", classes, "A finding is there (1) or not (0).")
@@ -97,7 +97,7 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
     """The numbers of the logits that compete, checked; ``None``: all of them."""
     if classes is None:
         return None
-    if isinstance(classes, int):
+    if is_integer(classes) or not isinstance(classes, Iterable):
         return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
     numbers = tuple(check_integer("classes", number, low=0) for number in classes)
     if len(numbers) < 2 or len(set(numbers)) < len(numbers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..arrays import IntArray
-from ..errors import InvalidArgument, check_integer
+from ..errors import InvalidArgument, check_integer, is_integer
 from .questions import MISSING
 from .vote_cells import EMPTY, UNKNOWN, Codes, as_written, is_header
 from .vote_tables import kind_of, lines_of, matrix_of, parquet_batches, parquet_shape, parts_of
@@ -95,10 +95,10 @@ class VoteFile:
     ) -> None:
         self.path = Path(path)
         self.teachers = check_integer("teachers", teachers, low=1, high=2**20)
-        if isinstance(classes, Sequence | np.ndarray):
-            names = _texts("classes", classes)
-        else:
+        if is_integer(classes) or not isinstance(classes, Iterable):
             names = [str(one) for one in range(check_integer("classes", classes, low=2, high=2**20))]
+        else:
+            names = _texts("classes", classes)
         if len(names) < 2 or len(set(names)) < len(names) or EMPTY in names:
             raise InvalidArgument(
                 "classes", f'at least two different names, none of them empty or "{EMPTY}", or how many', classes

@@ -82,7 +82,7 @@ class VotingTeachers(nn.ModuleList):
         self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
         self._stacked: tuple[Any, StackedNetworks | None] | None = None
-        self._known: tuple[Any, Rounding] | None = None
+        self._known: tuple[Any, dict[tuple[int, int], Rounding]] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
@@ -183,28 +183,36 @@ class VotingTeachers(nn.ModuleList):
         """The votes of each of these teachers, input by input; where one is close, the vote on this input alone."""
         ballots = torch.stack([ballot.cpu() for ballot in self._ballots(inputs, numbers, self._preferred)])
         votes, leads, sizes = ballots.unbind(dim=-1)  # (len(numbers), rows)
-        rounding = self._rounding()
-        for row in (leads < rounding.margin * sizes).any(dim=0).nonzero().flatten().tolist():
-            close = leads[:, row] < rounding.margin * sizes[:, row]  # the margin may be smaller by now
-            places = [*range(len(numbers))] if rounding.is_new else close.nonzero().flatten().tolist()
+        # Which votes a teacher casts again depends on its own votes alone: no vote may depend on another teacher.
+        roundings = [self._rounding(number, size_of(inputs)) for number in numbers]
+        sampled = [rounding.sample(leads.shape[1]) for rounding in roundings]
+        close = leads < torch.tensor([rounding.margin for rounding in roundings])[:, None] * sizes
+        close |= torch.arange(leads.shape[1]) < torch.tensor(sampled)[:, None]
+        for row in close.any(dim=0).nonzero().flatten().tolist():
+            places = [
+                place
+                for place in close[:, row].nonzero().flatten().tolist()
+                if row < sampled[place] or leads[place, row] < roundings[place].margin * sizes[place, row]
+            ]  # a margin may be smaller by now
             if not places:
                 continue
             number, finding = divmod(row, self._findings or 1)
             teachers = [numbers[place] for place in places]
             again = self._ballots(rows_of(inputs, [number]), teachers, self._preferred, together=False)
-            alone = torch.stack([ballot[finding].cpu() for ballot in again])
-            same = votes[places, row] == alone[:, 0]
-            rounding.learn((leads[places, row] - torch.where(same, 1, -1) * alone[:, 1]).abs() / sizes[places, row])
-            votes[places, row] = alone[:, 0]
+            for place, ballot in zip(places, again, strict=True):
+                vote, lead, _ = ballot[finding].cpu()
+                before = leads[place, row] if vote == votes[place, row] else -leads[place, row]
+                roundings[place].learn(float((before - lead).abs() / sizes[place, row]))
+                votes[place, row] = vote
         return [vote.long() for vote in votes]
 
-    def _rounding(self) -> Rounding:
-        """What is known about rounding errors of the teachers as they are now."""
+    def _rounding(self, number: int, rows: int) -> Rounding:
+        """What is known about rounding errors of a teacher, as it is now, in batches of about as many rows."""
         state = self._state(range(len(self)))
         if self._known is None or self._known[0] != state:
-            kinds = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
-            self._known = state, Rounding(kinds)
-        return self._known[1]
+            self._known = state, {}
+        kinds = (weight.dtype for weight in self[number].parameters() if weight.is_floating_point())
+        return self._known[1].setdefault((number, rows.bit_length()), Rounding(kinds))
 
     @torch.no_grad()
     def _ballots(

@@ -207,7 +207,7 @@ def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
 def _checked_transition(transition: Any, classes: int) -> Tensor | None:
     if transition is None:
         return None
-    if not isinstance(transition, Tensor) or not transition.is_floating_point() or transition.is_meta:
+    if not isinstance(transition, Tensor) or not is_dense(transition) or not transition.is_floating_point():
         raise InvalidArgument("transition", f"a floating-point tensor ({classes}, {classes})", transition)
     matrix = transition.detach().float()
     if matrix.shape != (classes, classes):

@@ -102,7 +102,7 @@ def fetch_noise(
     except OSError as reason:
         if cache_dir is not None:
             expected = "a folder that can be written to"
-            raise InvalidArgument("cache_dir", expected, str(cache_dir), str(reason)) from None
+            raise InvalidArgument("cache_dir", expected, str(cache_dir)[:200], reason.strerror or str(reason)) from None
         warn_caller(
             f"the noise function is not stored in {folder}: {reason}. It will be solved again the next time, unless "
             "XDG_CACHE_HOME names a folder that can be written to"

@@ -81,7 +81,11 @@ def unwrap_name(name: str) -> list[str]:
 
 def state_of(module: Any, name: str = "module") -> Mapping[str, Any]:
     """The state dict of a module in any wrapping, or a state dict itself."""
-    return module if isinstance(module, Mapping) else dict(unwrap_module(module, name).state_dict())
+    if not isinstance(module, Mapping):
+        return dict(unwrap_module(module, name).state_dict())
+    if not all(isinstance(key, str) for key in module):
+        raise InvalidArgument(name, "a PyTorch module or a state dict", "a mapping whose keys are no strings")
+    return module
 
 
 def check_finite(name: str, weights: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arguments import as_array, checked
-from ..errors import InvalidArgument, check_integer, check_number
+from ..errors import InvalidArgument, check_integer, check_number, is_integer
 from ..files import make_private_folder, write_private
 from ..limits import MOST_TEXT, check_file
 from ..privacy.allocation import RandomAllocation
@@ -168,8 +168,8 @@ def assign_shards(
     check_integer("teachers", teachers, low=1, high=10**6)
     check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
     holdout = check_number("holdout", holdout, low=0.0, high=1.0, high_open=True)
-    count = check_integer("records", records, low=0) if isinstance(records, (int, np.integer)) else 0
-    ids = None if isinstance(records, (int, np.integer)) else _encoded(records)
+    ids = None if is_integer(records) or not isinstance(records, Iterable) else _encoded(records)
+    count = check_integer("records", records, low=0) if ids is None else 0
     if sum(given is not None for given in (key, insecure_seed, private_folder)) > 1:
         raise InvalidArgument("private_folder", "None with a key or an insecure_seed", "several of them")
     reason = ""

@@ -167,9 +167,12 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     text = said(capsys, "ledger", "theirs.ledger")
     assert "Budget: none, so there is no limit." in text
     assert "Spent: not known from the file alone" in text
+    assert "Run `darrm label` with this ledger" in " ".join(text.split())
     ledger = dt.PrivacyLedger("own.ledger")
     ledger.answer([b"a"], lambda new: [1])
-    assert said(capsys, "ledger", "own.ledger").startswith("1 label in 1 batch.\n")
+    text = said(capsys, "ledger", "own.ledger")
+    assert text.startswith("1 label in 1 batch.\n")
+    assert "Build the same ensemble with this ledger in Python" in " ".join(text.split())
     assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.ledger", status=2)
     assert not Path("none.ledger").exists()
     Path("nothing").touch()

@@ -237,7 +237,7 @@ MISTAKES = [
     ((*PLAN, "0.1", "--prior", "plurality:0.7"), "--prior must be independent:MEAN"),
     ((*PLAN, "0.1", "--classes", "10", "--prior", "plurality:0.01"), "accuracy must be at least 1/10"),
     ((*PLAN, "little"), "--label-target must be EPSILON,DELTA such as 0.1,1e-4"),
-    ((*PLAN, "0.1,2"), "delta must be a number in [0, 1], got 2.0"),
+    ((*PLAN, "0.1,2"), "delta must be a number in [0, 1), got 2.0"),
     ((*PLAN, "inf,1e-5"), "--label-target.epsilon must be"),
     ((*PLAN, "0"), "--label-target.epsilon must be"),
     ((*PLAN, "nan"), "epsilon must be"),

@@ -24,18 +24,25 @@ def test_leads_are_shares_of_logits_of_their_size() -> None:
 def test_the_margin_follows_what_rounding_did() -> None:
     rounding = Rounding([torch.float32])
     assert rounding.margin == math.sqrt(UNIT)
-    rounding.learn(torch.tensor([0.0, torch.nan] * 10 + [2e-6] * 15))  # no change says nothing
-    assert (rounding.is_new, rounding.margin) == (False, math.sqrt(UNIT))
-    rounding.learn(torch.tensor([1e-6]))
-    assert rounding.margin == pytest.approx(32e-6)
-    rounding.learn(torch.tensor([1e-3]))
+    for change in [0.0, math.nan] * 10 + [2e-6] * 7:  # no change says nothing
+        rounding.learn(change)
     assert rounding.margin == math.sqrt(UNIT)
+    rounding.learn(1e-6)
+    assert rounding.margin == pytest.approx(32e-6)
+    rounding.learn(1e-3)
+    assert rounding.margin == math.sqrt(UNIT)
+
+
+def test_the_second_large_batch_shows_rounding_errors() -> None:
+    rounding = Rounding([torch.float32])
+    assert [rounding.sample(rows) for rows in (10, 63, 64, 10, 100, 100, 10)] == [0, 0, 0, 0, 16, 0, 0]
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_margin_is_never_below_many_units_of_the_precision(kind: torch.dtype) -> None:
     rounding, unit = Rounding([torch.float64, kind]), torch.finfo(kind).eps
-    rounding.learn(torch.full((16,), 1e-300, dtype=torch.float64))
+    for _ in range(8):
+        rounding.learn(1e-300)
     assert rounding.margin == min(64 * unit, math.sqrt(unit))
 
 
@@ -72,3 +79,32 @@ def test_fewer_inputs_are_asked_about_alone_once_errors_are_known() -> None:
     assert 30 <= Rounded.calls.count(1) / 4 <= 60
     for size in (1, 7, 64):
         assert torch.equal(torch.cat([mine.sensitive_votes(part) for part in rows.split(size)], dim=1), alone)
+
+
+def test_what_a_teacher_is_asked_depends_on_no_other_teacher() -> None:
+    """Otherwise a record of one teacher could change the vote of another."""
+
+    class Counted(nn.Module):
+        asked: dict[float, list[int]] = {}  # noqa: RUF012
+
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(scale))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            Counted.asked.setdefault(float(self.scale), []).append(len(inputs))
+            return torch.cat([inputs, torch.zeros_like(inputs)], dim=1) * self.scale + inputs[:1] * UNIT
+
+    def asked_beside(scale: float) -> list[int]:
+        Counted.asked.clear()
+        mine = dt.PrivateMajorityEnsemble(
+            [Counted(1.0), Counted(scale)], dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger()
+        )
+        mine.sensitive_votes(torch.linspace(-1.0, 1.0, 100)[:, None])
+        mine.sensitive_votes(torch.linspace(0.01, 1.0, 100)[:, None])
+        return Counted.asked[1.0]
+
+    beside_close_votes = asked_beside(0.0)
+    assert Counted.asked[0.0].count(1) >= 100
+    assert beside_close_votes == asked_beside(2.0)
+    assert beside_close_votes.count(1) == 16  # of the second batch
