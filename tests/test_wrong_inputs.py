@@ -200,7 +200,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "NoiseFunction.label_probability": lambda: (noise(), {"counts": [0, 1, 3]}),
     "PermuteAndFlip": lambda: {"epsilon": 1.0},
     "Plan.at": lambda: (a_plan(), {"epsilon": 1.0}),
-    "Plan.costs": lambda: (a_plan(), {"agreement": 0.8}),
+    "Plan.costs": lambda: (a_plan(), {"agreement": 0.5}),
     "Plan.teachers_needed": lambda: (a_plan(), {"agreement": 0.5}),
     "PluralityVotes": lambda: {"accuracy": 0.7},
     "PrivacyGuarantee": lambda: {"epsilon": 0.5, "delta": 1e-5},

@@ -74,7 +74,7 @@ def brute_vertices(points: tuple[PrivacyGuarantee, ...]) -> set[tuple[Fraction, 
     }
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=75)
 @given(st.lists(guarantees, min_size=1, max_size=3))
 def test_corners_are_those_of_the_half_planes(points: list[PrivacyGuarantee]) -> None:
     ours = Region(guarantees=tuple(points))
@@ -200,7 +200,10 @@ def test_where_one_guarantee_is_asked_a_sequence_is_refused(call: Callable[[Any]
             call(teacher)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(call, id=name, marks=[pytest.mark.slow] if name == "plan" else []) for name, call in CALLS.items()],
+)
 def test_a_sequence_is_one_promise_for_each_teacher_and_stands_for_the_weakest(call: Callable[[Any], Any]) -> None:
     expected = call(PrivacyProfile.from_guarantee(WEAKEST))
     if call in (CALLS["plan"], plotted):  # priced for the teachers as they are
