@@ -74,7 +74,7 @@ def brute_vertices(points: tuple[PrivacyGuarantee, ...]) -> set[tuple[Fraction, 
     }
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=75)
 @given(st.lists(guarantees, min_size=1, max_size=3))
 def test_corners_are_those_of_the_half_planes(points: list[PrivacyGuarantee]) -> None:
     ours = Region(guarantees=tuple(points))
