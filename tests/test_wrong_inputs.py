@@ -673,6 +673,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
+    ("lightning.PrivateLabelDataModule", "acquire"): "class, module",  # functions
     ("audit_pipeline", "canaries"): "None, 2",  # a number, or a pair
     ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], [], str array",  # a number, or ids
     ("train_teachers", "shards"): "ragged",  # of unlike sizes
@@ -701,6 +702,7 @@ ALSO_CALLED = {
     ("PrivacyReading.check", "source"): ("history", "accountant"),
     ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),
     ("label_loader", "loader"): ("inputs",),
+    ("validate", "dataset"): ("record",),  # fewer than the shards have positions of
     ("PrivateMajorityEnsemble.set_extra_state", "state"): ("state_dict",),
     ("RandomAllocation.from_dict", "value"): ("allocation",),
     ("PrivateMajorityEnsemble.from_opacus", "data_loaders"): ("data loader",),

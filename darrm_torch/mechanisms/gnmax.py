@@ -348,7 +348,7 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> FloatArray:
     law = space.per_standing(_argmax_law(space.counts, noise, round(1 / step)))
     left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
     rounding = classes * noise.size * 2.0**-47  # relative, of each probability: long sums of long products
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # old versions of SciPy warn where a sum is infinite
         p, q = np.log(law[before] + left_out), np.log(law[after])
-    worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1).max() for a in _ORDERS])
+        worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1).max() for a in _ORDERS])
     return np.asarray((np.maximum(worst, 0.0) + 2 * rounding * _ORDERS) / (_ORDERS - 1))

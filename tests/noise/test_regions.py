@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, PrivacyViolation
@@ -259,6 +259,7 @@ def test_what_is_assumed_of_all_teachers_holds_for_each(promises: list[PrivacyGu
 
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(guarantees, min_size=1, max_size=5))
+@example([PrivacyGuarantee(epsilon=2.0**-55), PrivacyGuarantee(epsilon=2.0**-55, delta=1 - 1.5e-8)])
 def test_the_points_of_a_profile_hold_at_once(points: list[PrivacyGuarantee]) -> None:
     profile = PrivacyProfile.from_guarantee(*points)
     assert teacher_region(profile, 3).chain == Region(guarantees=tuple(points)).chain
