@@ -9,8 +9,6 @@ ARGS ?=
 # Worker processes of the tests; -n 0 runs them in one process, for a debugger.
 WORKERS ?= auto
 
-# Containers often forbid compiled files; without them, every process of the tests compiles everything again.
-export PYTHONDONTWRITEBYTECODE :=
 # A worker that has no more tests takes some from another.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 

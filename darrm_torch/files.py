@@ -46,7 +46,7 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
 def write_private(path: Path, content: str | bytes) -> None:
     """Write a file completely or not at all, as :func:`write_whole` does, for its owner only."""
     with write_whole(path, private=True) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 def keep_copy(path: Path, number: int) -> None:

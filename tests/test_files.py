@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from darrm_torch.errors import InvalidArgument
-from darrm_torch.files import make_private_folder, weights_in, write_whole
+from darrm_torch.files import make_private_folder, weights_in, write_private, write_whole
 
 MASKS = [0o000, 0o022, 0o077, 0o777]
 
@@ -29,6 +29,13 @@ def test_private_files_and_folders_are_for_their_owner_under_any_umask(tmp_path,
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert modes == {"one": 0o700, "two": 0o700, "file.txt": 0o600}
     assert os.umask(before) == before
+
+
+@pytest.mark.parametrize("content", ["a \udcff b", b"a \\udcff b"])
+def test_a_private_file_takes_any_text(tmp_path, content):
+    write_private(tmp_path / "report.txt", content)
+    assert (tmp_path / "report.txt").read_bytes() == b"a \\udcff b"
+    assert stat.S_IMODE((tmp_path / "report.txt").stat().st_mode) == 0o600
 
 
 def test_a_folder_that_exists_keeps_its_permissions(tmp_path):

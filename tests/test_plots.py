@@ -78,6 +78,7 @@ def test_profile_of_a_label_lies_below_that_of_all_teachers() -> None:
         plot_label_profile(noise, dt.PrivacyProfile.non_private())
 
 
+@pytest.mark.slow
 def test_frontier_rises_with_epsilon() -> None:
     plan = dt.plan(teachers=5, teacher=TEACHER, label_target=TARGET)
     seen: list[float] = []
@@ -174,6 +175,7 @@ def test_frontier_of_three_classes() -> None:
     assert len({line.get_color() for name, line in lines.items() if name.endswith("*")}) >= 4
 
 
+@pytest.mark.slow
 def test_curves_that_coincide_are_both_seen() -> None:
     plan = dt.plan(teachers=11, teacher=TEACHER, label_target=PrivacyGuarantee(epsilon=0.3, delta=3e-5))
     lines = {line.get_label(): line for line in plot_frontier(plan, [0.35]).get_lines()}

@@ -16,7 +16,7 @@ import darrm_torch as dt
 from ..errors import InvalidArgument, check_number
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import for_stated_unit, naming, stated_unit, terms_of_labels
+from .promises import checks, for_stated_unit, naming, stated_unit, terms_of_labels
 from .showing import progress
 from .values import guarantee, read_guarantee
 
@@ -106,13 +106,8 @@ class Votes:
         chosen, names, profiles = self._chosen, list(self.file.names), None
         if self.accountants is not None:
             with naming("--accountants"):
-                profiles = dt.read_teachers(
-                    self.accountants,
-                    overlap=chosen.overlap,
-                    delta=chosen.delta,
-                    accept=chosen.accept,
-                    **stated_unit(chosen),
-                )
+                how = {**checks(chosen), **stated_unit(chosen)}
+                profiles = dt.read_teachers(self.accountants, overlap=chosen.overlap, **how)
             digests = [profile.reading.digest for profile in profiles if profile.reading is not None]
             names = [digest or name for digest, name in zip(digests, names, strict=True)]
         elif chosen.teacher is not None:

@@ -131,7 +131,7 @@ def check_built_for(mechanism: Mechanism, overlap: int, *, stated: bool) -> None
     if built_for < overlap:
         cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
         got = overlap if stated else f"{overlap} (all teachers, because no overlap was given)"
-        raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
+        raise InvalidArgument("overlap", f"at most {built_for}, for which the mechanism was built", got, cure)
 
 
 def described(mechanism: Mechanism) -> str:

@@ -45,7 +45,7 @@ class StoredTeacher:
         file: see :func:`~darrm_torch.load_teacher`.
         build_model: returns a network of the teacher's architecture.
         classes, findings: which logits compete, see :class:`~darrm_torch.PrivateMajorityEnsemble`.
-        device: where it votes.
+        device: where it votes; ``"cuda"`` falls back to the CPU without CUDA.
         dtype: the precision in which it votes, such as ``torch.bfloat16``; ``None``: that of its weights. It is part of
             the ``digest``, because a vote may depend on it.
 
@@ -70,12 +70,13 @@ class StoredTeacher:
         device: str = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.file, self._build, self._device, self._dtype = Path(file), build_model, device, dtype
+        self.file, self._build, self._dtype = Path(file), build_model, dtype
         self._classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
         try:
             torch.device(device)
         except RuntimeError:
             raise InvalidArgument("device", "cpu or cuda", device) from None
+        self._device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self._weights = weights_digest(Checkpoint.read(file).weights)
         self.digest = self._weights if dtype is None else f"{self._weights} {dtype}"
         self._loaded: VotingTeachers | None = None

@@ -123,8 +123,8 @@ def matrix_of(path: Path, name: str | None) -> Any:
         archive = isinstance(content, np.lib.npyio.NpzFile)
         with content if archive else nullcontext():
             if archive != (path.suffix == ".npz"):
-                cure = f"It is {'an archive: .npz' if archive else 'one array: .npy'}. Rename it."
-                raise InvalidArgument("path", "a file that is what its name says", path.name, cure)
+                cure = f"Rename it: it holds {'an archive, .npz' if archive else 'one array, .npy'}."
+                raise InvalidArgument("path", "a file whose ending fits what it holds", path.name, cure)
             if archive:
                 content = _array_of(content, name)
             elif name is not None:

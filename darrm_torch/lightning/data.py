@@ -87,7 +87,9 @@ class PrivateLabelDataModule(L.LightningDataModule):
             if len(rows) > 1 or not rows.pop():
                 raise InvalidArgument("public", "tensors (N, ...), as many rows in each", "others")
             public = Rows(public)
-        elif not (hasattr(public, "__getitem__") and hasattr(public, "__len__")) or isinstance(public, str | bytes):
+        elif not (hasattr(public, "__getitem__") and hasattr(public, "__len__")) or isinstance(
+            public, str | bytes | type
+        ):
             expected = "a tensor, a tuple or a mapping of tensors, or a map-style Dataset"
             raise InvalidArgument("public", expected, type(public).__name__)
         self._public = public if isinstance(public, Rows) else _Inputs(public)

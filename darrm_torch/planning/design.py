@@ -16,7 +16,7 @@ from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.regions import check_target
 from ..privacy.allocation import RandomAllocation
 from ..privacy.allocation_prices import allocated_epsilon
-from ..privacy.calibration import calibrate_noise
+from ..privacy.calibration import MOST_STEPS, calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.units import RECORD, ProtectedUnit
@@ -305,7 +305,7 @@ def design(
     cure = "Gaussian noise needs a positive delta."
     check_number("total.delta", total.delta, low=0.0, high=1.0, low_open=True, high_open=True, cure=cure)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
-    steps = check_integer("steps", steps, low=1, high=10**9)
+    steps = check_integer("steps", steps, low=1, high=MOST_STEPS)
     counts = list(teachers) if isinstance(teachers, Sequence) else [teachers]
     counts = list(dict.fromkeys(check_integer("teachers", count, low=2, high=records) for count in counts))
     if not counts:

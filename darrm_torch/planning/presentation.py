@@ -178,6 +178,11 @@ def _notes(request: Request, rows: Sequence[Strategy]) -> list[str]:
         notes.append(
             "+ training: rests on the mechanism's own randomness and on the teachers' training, counted together."
         )
+    if request.teacher.unlike and request.overlap < request.teachers:
+        notes.append(
+            "The promises differ, and the weakest set the price of all labels. Plan again without them: choose "
+            "teachers by their promises or sizes, never by their votes."
+        )
     return notes
 
 
@@ -186,8 +191,10 @@ def _promise(request: Request) -> str:
         return "without privacy of their own"
     if request.teacher.dp_sgd:
         delta = request.targets[0].delta
-        return f"each ({format_bound(request.teacher.epsilon(delta))}, {format_bound(delta, 3)})-DP"
-    return "each " + " and ".join(map(str, request.teacher.guarantees()))
+        promise = f"({format_bound(request.teacher.epsilon(delta))}, {format_bound(delta, 3)})-DP"
+    else:
+        promise = " and ".join(map(str, request.teacher.guarantees()))
+    return f"each {promise}{' or better' * bool(request.teacher.unlike)}"
 
 
 def _belief(belief: Belief | None) -> str:

@@ -163,7 +163,8 @@ def loss_distribution(dp_sgd: DpSgd, promises: Promises) -> LossDistribution:
         parts = [(_dp_sgd_step(noise, rate, records, step, added, many), count) for noise, rate, count, records in runs]
         parts += [(_promise(points, step), count) for points, count in promises]
         widest = max(widest, *(pmf.size for pmf, _ in parts))
-        if sum(_composed_size(pmf, count) for pmf, count in parts) > MOST_CELLS:
+        finite = math.prod((1 - pmf._infinity_mass) ** count for pmf, count in parts)
+        if finite <= 2 * _TAIL or sum(_composed_size(pmf, count) for pmf, count in parts) > MOST_CELLS:
             return LossDistribution((), math.inf, dp_sgd if not promises else None)
         composed = [_repeated(pmf, count) for pmf, count in parts]
         pmfs.append(reduce(lambda a, b: pld_pmf.compose_pmfs(a, b, _TAIL), composed))
@@ -222,10 +223,8 @@ def _repeated(pmf: Any, count: int) -> Any:
 
 
 def _composed_range(masses: FloatArray, count: int) -> tuple[int, int]:
-    """The cells of ``count`` such releases together outside of which there is at most ``_TAIL``: Chernoff bounds.
-
-    The 40 orders are those of `dp_accounting`. No exponent exceeds 20, so the sums need no scaling, which takes long.
-    """
+    """The cells of ``count`` such releases together outside of which there is at most ``_TAIL``: Chernoff bounds."""
+    # At the 40 orders of `dp_accounting`. No exponent exceeds 20, so the sums need no scaling, which takes long.
     cells, low, high = np.arange(len(masses)), 0, (len(masses) - 1) * count
     with np.errstate(divide="ignore"):
         for order in np.arange(1, 21) / len(masses):

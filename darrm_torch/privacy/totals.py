@@ -57,6 +57,13 @@ class TotalPrivacy:
         routes: all bounds, including those that do not apply.
         assumptions: what the guarantee assumes and the library cannot check.
         unit: what the guarantee protects.
+
+    >>> from darrm_torch import NoiseFreeMajority
+    >>> teachers = [PrivacyGuarantee(epsilon=0.5)] * 3
+    >>> print(total_privacy(teachers=teachers, overlap=1, mechanism=NoiseFreeMajority(), labels=9, delta=0.0))
+    9 labels together: (0.5, 0)-DP for adding or removing one record, by publishing
+      the teachers.
+    ...
     """
 
     epsilon: float

@@ -105,6 +105,12 @@ def _check_base(model: nn.Module) -> None:
     if trained:
         cure = "Biases of the base were trained, by all adapters alike. Train with bias='none'."
         raise InvalidArgument("model", "one whose adapters leave the base as it is", trained[0], cure)
+    for part in model.modules():
+        if not isinstance(part, nn.ModuleDict) and (names := configs.keys() & part._modules.keys()):
+            cure = (
+                "peft loses the weights of layers with the name of an adapter. Train with another name, such as north."
+            )
+            raise InvalidArgument("model", "one whose adapters have other names than its layers", min(names), cure)
     for name, part in model.named_modules():
         if configs and getattr(part, "merged", False) is True:
             cure = "What is merged reaches every other teacher. Call model.unmerge_adapter() first."

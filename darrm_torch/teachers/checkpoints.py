@@ -369,12 +369,44 @@ def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
         )
         expected = "a file with module_state_dict and privacy_accountant_state_dict"
         raise InvalidArgument("source", expected, str(path), cure)
+    if wrong := next((name for name, kind in _FIELDS.items() if not _is_or_none(checkpoint.rest, name, kind)), ""):
+        raise InvalidArgument(
+            "source", "a teacher's file that is not damaged", str(path), f"Its {wrong} is of another type."
+        )
+    accountant = checkpoint.rest["privacy_accountant_state_dict"]
+    known = isinstance(accountant, Mapping) and isinstance(accountant.get("mechanism"), str)
+    if not (accountant is None or isinstance(accountant, list | tuple) or (known and "history" in accountant)):
+        raise InvalidArgument("source", "a file whose accountant has a history and a mechanism", str(path))
     return checkpoint
+
+
+_FIELDS = {
+    "global_step": int,
+    "public_steps": int,
+    "shard_size": int,
+    "shard": int,
+    "watched": bool,
+    "randomness": str,
+    "no_allocation": str,
+    "allocation": Mapping,
+    "tuning": Mapping,
+}
+
+
+def _is_or_none(record: Mapping[str, Any], name: str, kind: type) -> bool:
+    """Whether a field of a file is of this kind, or absent; numbers and tunings are never ``None``."""
+    value = record.get(name)
+    absent = name not in record or (value is None and kind not in (int, bool) and name != "tuning")
+    return absent or isinstance(value, kind)
 
 
 def tuned_profile(record: Mapping[str, Any]) -> PrivacyProfile | None:
     """What a tuning promises about all teachers of the run that won; None for other teachers."""
     if "tuning" not in record:
         return None
-    epsilon, delta = record["tuning"]["question"]["total"]
-    return replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)
+    try:
+        epsilon, delta = record["tuning"]["question"]["total"]
+        total = PrivacyGuarantee(epsilon=epsilon, delta=delta)
+    except (KeyError, TypeError, ValueError):
+        raise InvalidArgument("source", "a file of tune_teachers that is not damaged", "another tuning") from None
+    return replace(PrivacyProfile.from_guarantee(total), together=True)

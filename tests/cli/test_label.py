@@ -174,7 +174,12 @@ CLASSES = {
 }
 TARGET = {"--label-target": (1, 0.6), "--total-target": (30, 2.0)}  # for how many labels, and which epsilon
 REQUESTS = [
-    (name, "--" + strength.replace("_", "-"), classes)
+    pytest.param(
+        name,
+        "--" + strength.replace("_", "-"),
+        classes,
+        marks=[pytest.mark.slow] if classes == 2 and not family.binary and strength in family.strengths[1:] else [],
+    )
     for name, family in FAMILIES.items()
     for strength in family.strengths or ("budget",)
     for classes in ((2,) if family.binary else (2, 3))

@@ -22,6 +22,7 @@ from darrm_torch.noise.table_program import self_bounding_table, vote_private_ta
 from tests.cli.commands import ASK, GNMAX, LABEL, MODELS, WIDE, darrm, said
 
 
+@pytest.mark.slow
 def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = (*GNMAX[:-1], "permute-and-flip", "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50")
     said(capsys, *first)

@@ -16,6 +16,7 @@ from darrm_torch import PrivacyGuarantee
 from tests.cli.commands import ASK, PAPER, WIDE, check_mistake, darrm, name_of, said
 
 
+@pytest.mark.slow
 def test_the_question_of_a_new_user_is_answered_quickly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """11 teachers, all see all data, one label at (0.1, 1e-4); the limit is 5 s, imports included, of a free core."""
 
@@ -84,6 +85,7 @@ def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: py
     assert result["classes"] == 3
 
 
+@pytest.mark.slow
 def test_plan_makes_long_searches_only_on_request(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +200,7 @@ def test_what_a_plan_recommends_is_what_its_options_make(
         assert target is None or result[name]["epsilon"] <= target[0]
 
 
+@pytest.mark.slow
 def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ("--label-target", "0.1", "--prior", "independent:0.8"),  # of another optimum
@@ -262,6 +265,7 @@ def test_a_mistake_is_one_line_that_names_it(
     check_mistake(capsys, trained, *arguments, words=words)
 
 
+@pytest.mark.slow
 def test_a_plan_for_patients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ("plan", "--teachers", "5", *PAPER, "--total-target", "9,1e-5", "--overlap", "1", "--unit", "patient")
     result = json.loads(said(capsys, *ask, "--records-per-unit", "4", "--json"))

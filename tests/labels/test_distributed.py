@@ -300,6 +300,7 @@ def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) 
         assert one[name].startswith(words)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_fails_the_others_and_leaves_the_ledger_whole(pair: tuple[Path, list[int]]) -> None:
     folder, codes = pair
     assert codes == [0, -signal.SIGKILL]

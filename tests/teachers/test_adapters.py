@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import lazy_loader
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -19,8 +19,18 @@ import darrm_torch as dt
 from darrm_torch.labels.voting import VotingTeachers
 from darrm_torch.teachers.checkpoints import weights_digest
 
-peft, transformers = map(lazy_loader.load, ("peft", "transformers"))  # importing both takes seconds
 
+class Late:
+    """A module that is imported when a test needs it: importing both takes seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self.name), attribute)
+
+
+peft, transformers = Late("peft"), Late("transformers")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not all(map(find_spec, ("peft", "transformers"))), reason="the extra adapters is not installed"),
@@ -152,6 +162,7 @@ def prompts() -> Any:
     [
         (merged, "not merged"),
         (thawed, "base is frozen"),
+        (lambda: peft.get_peft_model(bert(), config(), adapter_name="0"), "other names than its layers, got '0'"),
         (lambda: with_adapters(1, bias="lora_only"), "leave the base as it is"),
         (prompts, "adapters inside its layers"),
         (bert, "a PeftModel, or folders"),
