@@ -7,12 +7,11 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..arguments import validate
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee
@@ -48,18 +47,18 @@ class Mechanism(ABC):
     arrays; Torch tensors give tensors on the same device.
 
     A new mechanism is a frozen dataclass that derives from this class (or from :class:`AnyVotes`, :class:`NoisyCounts`
-    or :class:`PureLabels`, which add the usual fields) and implements three methods:
+    or :class:`PureLabels`, which add the usual fields) and implements four methods:
 
     * :meth:`guarantee`: what its own randomness promises, with the proof in the docstring;
     * ``_draw(counts)``: the labels (B,) int64, drawn with ``self._bits`` only and compared as integers, not as floats;
     * ``_law(counts)``: their exact law, (B, C) float64 with rows that sum to 1, plus a column for "no answer" if the
-      mechanism may decline.
+      mechanism may decline;
+    * ``_parameters()``: what defines it, as JSON values.
 
     ``counts`` is already checked there: (B, C) int64, where B may be 0 and all rows sum to the same K >= 1. It may also
-    override the properties below, :meth:`proof`, :meth:`self_bounding_allowance` and ``_notes()``, as well as
-    ``_parameters()`` where its fields are not JSON values or are not all that defines it. A kind of the planner
-    (``planning/families.py``) is tested by ``tests/mechanisms/test_conformance.py``; any other mechanism needs an entry
-    in ``MECHANISMS`` there.
+    override the properties below, :meth:`proof`, :meth:`self_bounding_allowance` and ``_notes()``. A kind of
+    the planner (``planning/families.py``) is tested by ``tests/mechanisms/test_conformance.py``; any other mechanism
+    needs an entry in ``MECHANISMS`` there.
 
     Attributes:
         insecure_seed: ``None``: fresh bits from the operating system for each batch. A number, for tests only: a seeded
@@ -85,6 +84,9 @@ class Mechanism(ABC):
     ...
     ...     def _law(self, counts):
     ...         return counts / counts.sum(axis=1, keepdims=True)
+    ...
+    ...     def _parameters(self):
+    ...         return {}
     >>> RandomTeacher().label_probabilities([[3, 1], [0, 4]]).tolist()
     [[0.75, 0.25], [0.0, 1.0]]
     """
@@ -223,10 +225,8 @@ class Mechanism(ABC):
             "notes": self._notes(),
         }
 
-    def _parameters(self) -> dict[str, Any]:
-        """What defines it besides the numbers of teachers and classes, as JSON values."""
-        elsewhere = ("insecure_seed", "teachers", "classes")
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.init and one.name not in elsewhere}
+    @abstractmethod
+    def _parameters(self) -> dict[str, Any]: ...
 
     def _notes(self) -> list[str]:
         return []
@@ -236,6 +236,10 @@ class Mechanism(ABC):
 
     @abstractmethod
     def _law(self, counts: IntArray) -> FloatArray: ...
+
+    def _validate(self, name: str, check: Callable[..., Any] = check_number, **limits: Any) -> None:
+        """Replace a field by what ``check`` makes of it: a float or an integer within ``limits``."""
+        object.__setattr__(self, name, check(name, getattr(self, name), **limits))
 
     def _teacher_count(self, teachers: Any) -> int:
         """K, as given or as the mechanism knows it; the two must agree."""
@@ -247,7 +251,7 @@ class Mechanism(ABC):
     def _checked(self, counts: Any) -> tuple[IntArray, Callable[[Any], Any]]:
         """``counts`` as a checked (B, C) int64 array, and a function that turns a result into the caller's type."""
         torch = sys.modules.get("torch")  # imported by any caller who holds a tensor; no one else pays for the import
-        restore: Callable[[Any], Any] = np.asarray
+        restore: Callable[[Any], Any] = _same
         if torch is not None and isinstance(counts, torch.Tensor):
             device = counts.device
             if counts.is_floating_point() or counts.is_complex():
@@ -295,6 +299,10 @@ class _Seed(int):
         return "<hidden>"
 
 
+def _same(result: Any) -> Any:
+    return result
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnyVotes(Mechanism):
     """A mechanism for any number of teachers and classes, unless they are given.
@@ -311,7 +319,7 @@ class AnyVotes(Mechanism):
         super().__post_init__()
         for name, low in (("teachers", 1), ("classes", 2)):
             if getattr(self, name) is not None:
-                validate(self, name, check_integer, low=low, high=MOST_VOTES)
+                self._validate(name, check_integer, low=low, high=MOST_VOTES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,7 +335,7 @@ class NoisyCounts(AnyVotes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "overlap", check_integer, low=1, high=MOST_VOTES)
+        self._validate("overlap", check_integer, low=1, high=MOST_VOTES)
 
     @property
     def _terms(self) -> float:
@@ -351,9 +359,8 @@ def _listed(mechanism: NoisyCounts, overlap: int, beyond: PrivacyGuarantee) -> t
     teachers, classes = mechanism.teachers, mechanism.classes
     if teachers is None or classes is None:
         return ()
-    return worst_curve(
-        mechanism._law, teachers=teachers, classes=classes, overlap=overlap, beyond=beyond, terms=mechanism._terms
-    )
+    limits: dict[str, Any] = {"overlap": overlap, "beyond": beyond, "terms": mechanism._terms}
+    return worst_curve(mechanism._law, teachers=teachers, classes=classes, **limits)
 
 
 class PureLabels(Mechanism):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import checked, validate
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import check_number
 from ..privacy.guarantees import PrivacyGuarantee
@@ -59,9 +59,9 @@ class ConfidentGNMax(GaussianCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "threshold", low=-(2.0**31), high=2.0**31)
+        self._validate("threshold", low=-(2.0**31), high=2.0**31)
         for name in ("sigma_check", "sigma"):
-            validate(self, name, low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
+            self._validate(name, low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
     @checked
@@ -114,6 +114,15 @@ class ConfidentGNMax(GaussianCounts):
     @property
     def _terms(self) -> float:
         return 20 * (self.sigma / grid_step(self.sigma) + self.sigma_check / grid_step(self.sigma_check))
+
+    def _parameters(self) -> dict[str, Any]:
+        return {
+            "threshold": self.threshold,
+            "sigma_check": self.sigma_check,
+            "sigma": self.sigma,
+            "overlap": self.overlap,
+            "delta": self.delta,
+        }
 
     def _notes(self) -> list[str]:
         return ["label -1: no answer, because too few teachers agree; it costs as much as an answer"]

@@ -85,6 +85,8 @@ class DataDependentLoss:
     counts: Any
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, (GNMax, ConfidentGNMax)):
+            raise InvalidArgument("mechanism", "a GNMax or a ConfidentGNMax", self.mechanism)
         checked, _ = self.mechanism._checked(self.counts)
         if not len(checked):
             raise InvalidArgument("counts", "one row or more", checked.shape)

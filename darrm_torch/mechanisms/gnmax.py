@@ -11,11 +11,12 @@ import functools
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import fft, special
 
-from ..arguments import checked, validate
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_integer, check_number
@@ -50,7 +51,7 @@ class GaussianCounts(NoisyCounts):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delta is not None:
-            validate(self, "delta", low=0.0, high=1.0, low_open=True, high_open=True)
+            self._validate("delta", low=0.0, high=1.0, low_open=True, high_open=True)
 
     def guarantee(self, *, labels: int = 1, delta: float | None = None, overlap: int | None = None) -> PrivacyGuarantee:
         """(epsilon, ``delta``) of ``labels`` labels: the smallest of up to three bounds.
@@ -161,7 +162,7 @@ class GNMax(GaussianCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
+        self._validate("sigma", low=SMALLEST_SIGMA, high=LARGEST_SIGMA)
 
     @classmethod
     @checked
@@ -245,6 +246,9 @@ class GNMax(GaussianCounts):
         if self.teachers is None or self.classes is None or overlap > 1 or self.sigma > _LARGEST_LABEL_SIGMA:
             return False
         return votes_within(_MOST_HISTOGRAMS, votes=self.teachers, classes=self.classes) == self.teachers
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"sigma": self.sigma, "overlap": self.overlap, "delta": self.delta}
 
     def _notes(self) -> list[str]:
         return [f"noise: normal rounded to multiples of {grid_step(self.sigma)}, drawn exactly"]

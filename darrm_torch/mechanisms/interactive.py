@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_array, validate
+from ..arguments import as_array
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument
 from .base import Mechanism
@@ -75,7 +75,7 @@ class InteractiveGNMax(ConfidentGNMax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "confidence", low=0.0, high=2.0)
+        self._validate("confidence", low=0.0, high=2.0)
 
     def given(self, guesses: npt.ArrayLike) -> InteractiveGNMax:
         """The same mechanism for items with these guesses.
@@ -129,6 +129,9 @@ class InteractiveGNMax(ConfidentGNMax):
     def _own_class(self, guesses: FloatArray) -> IntArray:
         """The student's class where it is confident, otherwise -1."""
         return np.where(guesses.max(axis=1) >= self.confidence, guesses.argmax(axis=1), -1)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {**super()._parameters(), "confidence": self.confidence}
 
     def _notes(self) -> list[str]:
         own = "where the teachers do not answer, a confident guess of the student is the label"

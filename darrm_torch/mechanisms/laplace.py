@@ -6,8 +6,9 @@ import functools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
-from ..arguments import checked, validate
+from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..bisection import last_true
 from ..errors import InvalidArgument
@@ -47,7 +48,7 @@ class LNMax(PureLabels, NoisyCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "scale", low=_SMALLEST_SCALE, high=_LARGEST_SCALE)
+        self._validate("scale", low=_SMALLEST_SCALE, high=_LARGEST_SCALE)
 
     @classmethod
     @checked
@@ -91,6 +92,9 @@ class LNMax(PureLabels, NoisyCounts):
     @property
     def _terms(self) -> float:
         return 90 * self.scale
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"scale": self.scale, "overlap": self.overlap}
 
     def _notes(self) -> list[str]:
         return ["noise: Laplace on the integers, drawn exactly"]

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..arguments import validate
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer
 from ..noise.label_prices import label_promise
@@ -47,7 +46,7 @@ class NoiseFree(AnyVotes):
         if not isinstance(self.redrawn, bool) or (self.redrawn and self.jury is None):
             raise InvalidArgument("redrawn", "False, or True with a jury", self.redrawn)
         if self.jury is not None:
-            validate(self, "jury", check_integer, low=1, high=self.teachers or MOST_VOTES)
+            self._validate("jury", check_integer, low=1, high=self.teachers or MOST_VOTES)
 
     def draw_juries(self, *, teachers: int, items: int) -> IntArray:
         """Independent juries ``(items, n)``: the numbers of n different teachers of K, every set equally likely.
@@ -121,13 +120,15 @@ class NoiseFreeMajority(NoiseFree):
         [6.0, 7.0, 11.0]
         """
         count = self._teacher_count(teachers)
-        voters = self.jury or count
-        if voters > count:
-            raise InvalidArgument("teachers", f"at least the jury of {voters}", count)
-        affected = voters if overlap is None else min(check_integer("overlap", overlap, low=1), voters)
+        if self.jury is not None:
+            if self.jury > count:
+                raise InvalidArgument("teachers", f"at least the jury of {self.jury}", count)
+            count = self.jury
+            overlap = None if overlap is None else min(check_integer("overlap", overlap, low=1), count)
         if self.classes == 2:
-            return self_bounding_allowance(np.ones(voters + 1), teachers=voters, overlap=affected)
-        return float(affected) if self.classes is None else _allowance_of_many(voters, self.classes, affected)
+            return self_bounding_allowance(np.ones(count + 1), teachers=count, overlap=overlap)
+        affected = count if overlap is None else min(check_integer("overlap", overlap, low=1), count)
+        return float(affected) if self.classes is None else _allowance_of_many(count, self.classes, affected)
 
     def label_promise(
         self, *, teacher: PrivacyProfile, teachers: int, overlap: int, labels: int, delta: float

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from scipy import stats
 
-from ..arguments import validate
 from ..arrays import FloatArray, IntArray
-from ..errors import PrivacyViolation, check_integer
+from ..errors import PrivacyViolation, check_integer, check_number
 from ..noise.histograms import Standings, standings, votes_within
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityPrior, check_plurality_prior
 from ..noise.regions import check_overlap, growth_at_least
@@ -46,8 +45,8 @@ class _Plurality(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "teachers", check_integer, low=1, high=MOST_VOTES)
-        validate(self, "classes", check_integer, low=2, high=MOST_CLASSES)
+        self._validate("teachers", check_integer, low=1, high=MOST_VOTES)
+        self._validate("classes", check_integer, low=2, high=MOST_CLASSES)
         count, classes, sample = self.teachers, self.classes, self.sample
         if sample is None:
             sample = votes_within(self._most_histograms, votes=count, classes=classes)
@@ -135,8 +134,7 @@ class _Plurality(Mechanism):
         return self._table.accuracy(prior)
 
     def _parameters(self) -> dict[str, Any]:
-        table = {"overlap": self._affected, "table": self._table.digest}
-        return {name: value for name, value in super()._parameters().items() if name != "prior"} | table
+        return {"overlap": self._affected, "sample": self._votes, "table": self._table.digest}
 
     def _notes(self) -> list[str]:
         return [f"draws {self._votes} of the votes for each label"] if self._votes < self.teachers else []
@@ -191,12 +189,15 @@ class SelfBoundingPlurality(_Plurality):
     allowance: float
 
     def _solve(self, space: Standings) -> VoteTable:
-        validate(self, "allowance", low=1e-6, high_open=True)
-        overlap = min(self._affected, space.votes)
-        return _self_bounding(space, allowance=self.allowance, overlap=overlap, prior=self.prior)
+        allowance = check_number("allowance", self.allowance, low=1e-6, high=math.inf, high_open=True)
+        object.__setattr__(self, "allowance", allowance)
+        return _self_bounding(space, allowance=allowance, overlap=min(self._affected, space.votes), prior=self.prior)
 
     def _proven(self, table: VoteTable) -> VoteTable:
         return table.certified(allowance=self.allowance, overlap=min(self._affected, table.space.votes))
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"allowance": self.allowance, **super()._parameters()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +236,9 @@ class VotePrivatePlurality(_Plurality):
     _most_histograms: ClassVar[int] = 910
 
     def _solve(self, space: Standings) -> VoteTable:
-        validate(self, "epsilon", low=self._affected * 1e-6, high=self._affected * 500.0)
+        affected = self._affected
+        epsilon = check_number("epsilon", self.epsilon, low=affected * 1e-6, high=affected * 500.0)
+        object.__setattr__(self, "epsilon", epsilon)
         return _vote_private(space, epsilon=self._one_vote(space), prior=self.prior)
 
     def _proven(self, table: VoteTable) -> VoteTable:
@@ -249,6 +252,9 @@ class VotePrivatePlurality(_Plurality):
         if space.votes < self.teachers:
             one_vote = math.log1p(self.teachers / space.votes * math.expm1(one_vote)) * (1 - 2.0**-40)
         return min(one_vote, 500.0)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon, **super()._parameters()}
 
 
 # Each linear program is solved once for all mechanisms that need it.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..arguments import validate
 from ..arrays import FloatArray, IntArray
 from ..noise.grid import GRID
 from .base import AnyVotes, NoisyCounts, PureLabels
@@ -30,10 +29,13 @@ class _Selection(PureLabels, NoisyCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "epsilon", low=self.overlap * 2.0**-15, high=self.overlap * 2.0**10)
+        self._validate("epsilon", low=self.overlap * 2.0**-15, high=self.overlap * 2.0**10)
 
     def _label_epsilon(self, overlap: int | None) -> float:
         return self.epsilon * ((overlap or self.overlap) / self.overlap)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon, "overlap": self.overlap}
 
     @property
     def _acceptance(self) -> Magnitudes:
@@ -132,10 +134,13 @@ class RandomizedPlurality(PureLabels, AnyVotes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate(self, "epsilon", low=1e-6, high=500.0)
+        self._validate("epsilon", low=1e-6, high=500.0)
 
     def _label_epsilon(self, overlap: int | None) -> float:
         return self.epsilon
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon}
 
     def _share_of_plurality(self, classes: int) -> int:
         """The probability of reporting the plurality, rounded down, in units of 2**-53."""
