@@ -1,7 +1,7 @@
 """The lowest declared version of whatever the tests import.
 
-Prints them as ``name==version``, those of Torch only with --torch. With --check FILE it prints nothing, and fails if
-FILE has other versions.
+Prints them as ``name==version``, those of Torch only with --torch. With --bound it copies such lines, and those of other
+packages become ``name<=version``. With --check FILE it prints nothing, and fails if FILE has other versions.
 """
 
 import re
@@ -21,7 +21,12 @@ for name, extras, version, marker in re.findall(
     if name not in TOOLS and (not name.startswith("torch") or "--torch" in sys.argv):
         pins.append((name, extras, version, marker))
 
-if "--check" not in sys.argv:
+if "--bound" in sys.argv:
+    declared = {name.lower() for name, *_ in pins}
+    for line in sys.stdin:
+        name, _, rest = line.partition("==")
+        print(line if name.lower() in declared else f"{name}<={rest}", end="")
+elif "--check" not in sys.argv:
     print("\n".join(f"{name}{extras}=={version}{marker}" for name, extras, version, marker in pins))
 else:
     file = Path(sys.argv[sys.argv.index("--check") + 1])
