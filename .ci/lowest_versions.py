@@ -1,7 +1,7 @@
 """The lowest declared version of whatever the tests import.
 
-Prints them as ``name==version``, those of Torch only with --torch. With --bound it copies such lines, and those of other
-packages become ``name<=version``. With --check FILE it prints nothing, and fails if FILE has other versions.
+Prints them as ``name==version``, those of Torch only with --torch. With --bound it copies such lines from its input,
+and those of other packages become ``name<=version``. With --check FILE it only fails if FILE has other versions.
 """
 
 import re

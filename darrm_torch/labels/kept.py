@@ -46,7 +46,7 @@ def check_strength(
     noise: str,
     competing: tuple[int, ...] | None,
 ) -> None:
-    """Check that ``from_opacus`` is told once how strong the noise shall be, and noise that there is for the classes.
+    """Check that one argument of ``from_opacus`` sets the strength of the noise, and that the classes have such noise.
 
     Raises:
         InvalidArgument: otherwise.
