@@ -9,6 +9,9 @@ ARGS ?=
 # Worker processes of the tests; -n 0 runs them in one process, for a debugger.
 WORKERS ?= auto
 
+# A worker that has no more tests takes some from another.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 .PHONY: demo reproduce test test-all lowest package docs lint format benchmark clean help
 
 help:
@@ -30,10 +33,10 @@ reproduce: $(READY)
 	$(BIN)/python -m recipes.reproduce $(ARGS)
 
 test: $(READY)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(READY)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(PYTEST) $(ARGS)
 
 lowest: $(READY)
 	.ci/lowest $(ARGS)

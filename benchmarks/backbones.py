@@ -1,11 +1,14 @@
-"""Teachers on ResNet-18: many heads on one trunk, and whole teachers in files that label a data set one after another.
+"""Teachers on a backbone: heads on one ResNet-18, adapters on one transformer, whole ResNet-18 in files.
 
-Memory is the peak of a process of its own. The run with files is killed half-way and goes on in another process; its
-seconds are those of both, and ``charged`` must be the number of inputs.
+Memory is the peak of a process of its own; that of adapters is the size of their weights with the base's. Heads are
+trained ones, whose close votes are rare, or random ones. Teachers in files label a data set one after another: the run
+is killed half-way and goes on in another process; its seconds are those of both, and ``charged`` must be the number of
+inputs.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -19,20 +22,22 @@ from typing import Any
 from .measuring import Record, alone, peak_mib, seconds
 
 
-def measure(*, heads: int, teachers: int, inputs: int, repeat: int) -> list[Record]:
-    """Measure both."""
+def measure(*, heads: int, adapters: int, teachers: int, inputs: int, repeat: int) -> list[Record]:
+    """Measure all of them."""
+    shapes = ((16, 3, 224, 224), (64, 3, 32, 32))
     return [
-        *(heads_on_one_trunk(heads, shape, repeat) for shape in ((16, 3, 224, 224), (64, 3, 32, 32))),
+        *(heads_on_one_trunk(heads, shape, repeat, random) for random in (False, True) for shape in shapes),
+        *([alone(_adapters_on_one_base, adapters, repeat)] if importlib.util.find_spec("peft") else []),
         teachers_in_files(teachers, inputs),
     ]
 
 
-def heads_on_one_trunk(heads: int, shape: tuple[int, ...], repeat: int) -> Record:
+def heads_on_one_trunk(heads: int, shape: tuple[int, ...], repeat: int, random: bool) -> Record:
     """An ensemble of ``heads`` on one trunk, compared with one model: memory in two processes, times in one."""
-    one, memory = (alone(_memory_of_heads, count, shape) for count in (1, heads))
-    times, ratio = alone(_times_of_heads, (1, heads), shape, repeat)
+    one, memory = (alone(_memory_of_heads, count, shape, random) for count in (1, heads))
+    times, ratio = alone(_times_of_heads, (1, heads), shape, repeat, random)
     return {
-        "case": f"{heads} heads on one ResNet-18, {' x '.join(map(str, shape))}",
+        "case": f"{heads} {'random ' * random}heads on one ResNet-18, {' x '.join(map(str, shape))}",
         "seconds": times[1],
         "seconds_of_one": times[0],
         "peak_mib": memory,
@@ -42,21 +47,23 @@ def heads_on_one_trunk(heads: int, shape: tuple[int, ...], repeat: int) -> Recor
     }
 
 
-def _memory_of_heads(count: int, shape: tuple[int, ...]) -> float:
+def _memory_of_heads(count: int, shape: tuple[int, ...], random: bool) -> float:
     import torch
 
     images = torch.rand(shape)
     before = peak_mib()
-    _ensemble(count, images).sensitive_votes(images)
+    _ensemble(count, images, random).sensitive_votes(images)
     return round(peak_mib() - before, 1)
 
 
-def _times_of_heads(counts: tuple[int, int], shape: tuple[int, ...], repeat: int) -> tuple[list[float], float]:
+def _times_of_heads(
+    counts: tuple[int, int], shape: tuple[int, ...], repeat: int, random: bool
+) -> tuple[list[float], float]:
     import torch
 
     torch.manual_seed(0)
     images = 0.2 * torch.rand(shape) + torch.rand(10, *shape[1:])[torch.arange(shape[0]) % 10]
-    ensembles = [_ensemble(count, images) for count in counts]
+    ensembles = [_ensemble(count, images, random) for count in counts]
     for ensemble in ensembles:
         ensemble.sensitive_votes(images)
     pairs = [[seconds(partial(one.sensitive_votes, images), repeat=1) for one in ensembles] for _ in range(3 * repeat)]
@@ -64,8 +71,8 @@ def _times_of_heads(counts: tuple[int, int], shape: tuple[int, ...], repeat: int
     return times, statistics.median(many / one for one, many in pairs)
 
 
-def _ensemble(count: int, images: Any) -> Any:
-    """Heads that tell ten patterns apart, as trained ones do: close votes are rare, each takes a pass of one input."""
+def _ensemble(count: int, images: Any, random: bool) -> Any:
+    """Heads that tell ten patterns apart, as trained ones do, or random ones: a close vote adds a pass."""
     import torch
     from torch import nn
     from torchvision.models import resnet18
@@ -78,11 +85,59 @@ def _ensemble(count: int, images: Any) -> Any:
         features = trunk.eval()(images[:10])
         patterns = 2 * (features - features.mean(dim=0))
     models = [nn.Sequential(trunk, nn.Linear(512, 10)) for _ in range(count)]
-    for model in models:
+    for model in [] if random else models:
         with torch.no_grad():
             model[1].weight.mul_(0.01 * patterns.std()).add_(patterns)
             model[1].bias.copy_(-(patterns / 2).square().sum(dim=1) - patterns @ features.mean(dim=0))
     return dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
+
+
+def _adapters_on_one_base(count: int, repeat: int) -> Record:
+    """LoRA adapters on a small BERT, compared with as many passes of the model with one adapter after another."""
+    import peft
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    import darrm_torch as dt
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
+    base = BertForSequenceClassification(BertConfig(vocab_size=1000, num_labels=4, **sizes))
+    lora = peft.LoraConfig(r=8, task_type="SEQ_CLS", target_modules=["query", "value"])
+    of_base = sum(weight.nbytes for weight in base.parameters())
+    model = peft.get_peft_model(base, lora, adapter_name="one 0")
+    for number in range(1, count):
+        model.add_adapter(f"one {number}", lora)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.add_(0.05 * torch.randn_like(weight) if "lora_B" in name else 0)
+    of_adapters = sum(weight.nbytes for weight in model.parameters()) - of_base
+    texts = {"input_ids": torch.randint(1, 1000, (32, 64))}
+    ensemble = dt.PrivateMajorityEnsemble(dt.adapter_teachers(model), dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
+
+    @torch.no_grad()
+    def one_by_one() -> list[Any]:
+        votes = []
+        for name in model.peft_config:
+            model.set_adapter(name)
+            votes.append(model(**texts).logits.argmax(dim=-1))
+        return votes
+
+    model.eval()
+    assert torch.equal(torch.stack(one_by_one()), ensemble.sensitive_votes(texts))
+    ways = (one_by_one, partial(ensemble.sensitive_votes, texts))
+    pairs = [[seconds(way, repeat=1) for way in ways] for _ in range(3 * repeat)]
+    passes, votes = (statistics.median(each) for each in zip(*pairs, strict=True))
+    storages = [weight.untyped_storage() for weight in ensemble.parameters()]
+    kept = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return {
+        "case": f"{count} LoRA adapters on one base",
+        "seconds": votes,
+        "seconds_of_passes": passes,
+        "times_passes": round(statistics.median(mine / theirs for theirs, mine in pairs), 3),
+        "mib": round(kept / 2**20, 1),
+        "memory": round(kept / (of_base + of_adapters), 3),
+    }
 
 
 def teachers_in_files(teachers: int, inputs: int) -> Record:

@@ -20,7 +20,7 @@ FULL: dict[str, dict[str, Any]] = {
     "ledger": {"labels": 100_000, "batch": 1000, "processes": 2},
     "labelling": {"items": 1_000_000, "images": 10_000, "repeat": 3},
     "teachers": {"teachers": 11, "shard": 1090, "repeat": 3},
-    "backbones": {"heads": 20, "teachers": 100, "inputs": 2000, "repeat": 3},
+    "backbones": {"heads": 20, "adapters": 11, "teachers": 100, "inputs": 2000, "repeat": 3},
     "plurality": {"cases": ("C=10, K=11", "C=3, K=51", "C=10, s=16", "C=10, s=18"), "repeat": 3},
     "planner": {"settings": "settings"},
     "beliefs": {
@@ -36,7 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "certificate": {"sizes": (11, 41, 101), "repeat": 3},
     "ledger": {"labels": 5000, "batch": 1000, "processes": 2},
     "labelling": {"items": 10_000, "images": 1000, "repeat": 1},
-    "backbones": {"heads": 5, "teachers": 3, "inputs": 50, "repeat": 1},
+    "backbones": {"heads": 5, "adapters": 3, "teachers": 3, "inputs": 50, "repeat": 1},
     "plurality": {"cases": ("C=10, K=11",), "repeat": 3},
     "beliefs": {"teachers": ((5, 5, 6.0),), "data": BUNDLED_DATA, "shares": (0.3,)},
 }
@@ -131,13 +131,18 @@ BOUNDS: tuple[Bound, ...] = (
     *(
         Bound(
             benchmark="backbones",
-            case=f"20 heads on one ResNet-18, {shape}",
+            case=f"20 {heads} on one ResNet-18, {shape}",
             ratio=ratio,
             at_most=most,
             sizes=("full",),
         )
+        for heads in ("heads", "random heads")
         for shape in ("16 x 3 x 224 x 224", "64 x 3 x 32 x 32")
         for ratio, most in (("memory", 1.15), ("times_one_pass", 1.3))
+    ),
+    *(
+        Bound(benchmark="backbones", case="11 LoRA adapters on one base", ratio=ratio, at_most=1.1, sizes=("full",))
+        for ratio in ("memory", "times_passes")
     ),
     *(
         Bound(benchmark="backbones", case=f"{case} in files, {inputs} inputs", ratio=ratio, at_most=most, sizes=(size,))

@@ -97,7 +97,9 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     if annotation is npt.ArrayLike or annotation is inspect.Parameter.empty:
         return (Any,)
     if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(part for one in get_args(annotation) for part in _parts(one))
+        parts = tuple(part for one in get_args(annotation) for part in _parts(one))
+        place = any(get_origin(part) is os.PathLike for part in parts)  # takes strings, too
+        return tuple(part for part in parts if not (part is str and place))
     return (None if annotation is type(None) else annotation,)
 
 
@@ -117,8 +119,12 @@ def _is(value: Any, kind: Any) -> bool:
         items = hasattr(value, "__len__") and hasattr(value, "__getitem__") if origin is Sequence else True
         if not items or not isinstance(value, Iterable) or isinstance(value, (type, str, bytes, Mapping)):
             return False
+        if getattr(value, "ndim", None) == 0:  # an array without axes
+            return False
         words = next(iter(get_args(kind)), None)  # of Collection[Literal[...]]
         return get_origin(words) is not Literal or all(_is(one, words) for one in value)
+    if origin is os.PathLike:
+        return isinstance(value, str | os.PathLike) and "\0" not in str(value)
     if origin is None:
         return value is None
     if origin is tuple:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import reprlib
 import warnings
 from typing import Any
 
@@ -99,13 +100,44 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) < 8 and all(type(one) is int for one in value)
 
 
+class _Bounded(reprlib.Repr):
+    """Short texts of nested values: those from a file may hold each other so often that no memory holds their text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlong = 4, 10**4
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 20
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if getattr(x, "ndim", 0):  # an array may hold records
+            return f"{type(x).__name__} of {x.dtype} with shape {tuple(x.shape)}"
+        return repr(x)
+
+    repr_str = repr_instance
+    repr_OrderedDict = reprlib.Repr.repr_dict
+
+
+_BOUNDED = _Bounded()
+
+
 def _shown(value: Any) -> str:
-    """``value`` as an error shows it, shortened."""
+    """``value`` as an error shows it, shortened; of an array only type and shape."""
     try:
-        text = repr(value)
+        text = _BOUNDED.repr(value)
     except Exception:  # a huge integer, or a tensor that cannot be printed
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= 500 else f"{text[:500]}..."
+
+
+def is_integer(value: Any) -> bool:
+    """Whether ``value`` is an integer of any library, and no list or array of them."""
+    number = hasattr(value, "__index__") and not getattr(value, "ndim", 0)
+    return number and not isinstance(value, bool) and not _is_flag(value)
+
+
+def _is_flag(value: Any) -> bool:
+    """Whether it is a boolean of NumPy or Torch."""
+    return str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
@@ -113,11 +145,11 @@ def check_integer(name: str, value: Any, *, low: int, high: int | None = None, c
     if type(value) is int and low <= value and (high is None or value <= high):
         return value  # the usual case, without the words for the others
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    if isinstance(value, bool) or getattr(value, "ndim", False):
+    if not is_integer(value):
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = operator.index(value)
-    except TypeError:
+    except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
     if number < low or (high is not None and number > high):
         raise InvalidArgument(name, expected, value, cure)
@@ -139,11 +171,11 @@ def check_number(
     A closed infinite bound admits that infinity. Use an open one to require finite numbers.
     """
     expected = f"a number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-    if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", False):
+    if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", False) or _is_flag(value):
         raise InvalidArgument(name, expected, value, cure)
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
     above = number > low if low_open else number >= low
     below = number < high if high_open else number <= high

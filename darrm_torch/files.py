@@ -11,7 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["keep_copy", "make_private_folder", "owner_unmasked", "weights_in", "write_whole"]
+from .errors import InvalidArgument
+
+__all__ = ["keep_copy", "make_private_folder", "owner_unmasked", "weights_in", "write_private", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -41,6 +43,12 @@ def write_whole(path: Path, *, private: bool = False) -> Iterator[Path]:
             os.unlink(name)
 
 
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file completely or not at all, as :func:`write_whole` does, for its owner only."""
+    with write_whole(path, private=True) as temporary:
+        temporary.write_bytes(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+
+
 def keep_copy(path: Path, number: int) -> None:
     """Keep a file of an older format beside itself as ``{path}.format-{number}`` before it is rewritten."""
     kept = Path(f"{path}.format-{number}")
@@ -54,27 +62,29 @@ def keep_copy(path: Path, number: int) -> None:
 
 def weights_in(folder: Path) -> list[Path]:
     """The teachers' files in a folder, by name: ``teacher-*.pt``, or any ``*.pt`` if there are none."""
+    if not os.path.isdir(folder):
+        return []
     # A hidden one is what a process that was killed left of a file.
     return sorted(folder.glob("teacher-*.pt")) or sorted(folder.glob("[!.]*.pt"))
 
 
-def make_private_folder(path: Path) -> None:
+def make_private_folder(path: Path, name: str = "folder") -> None:
     """Create a folder, and those above it, for their owner only, whatever the umask. One that exists is left as it is.
 
     Raises:
-        OSError: it cannot be created.
+        InvalidArgument: it cannot be created; ``name`` is the argument that named it.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         return
     if path.parent != path:
-        make_private_folder(path.parent)
+        make_private_folder(path.parent, name)
     try:
         path.mkdir(mode=0o700)
-    except FileExistsError:
-        if not path.is_dir():  # else another process was quicker
-            raise
-    else:
         path.chmod(0o700)
+    except (OSError, ValueError) as error:  # a null character in the name is a ValueError
+        if not os.path.isdir(path):  # else another process was quicker
+            expected = "a folder that exists or can be created"
+            raise InvalidArgument(name, expected, str(path), f"{error}.") from None
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import checked
-from .errors import InvalidArgument, check_integer, check_number
+from .errors import DarrmError, InvalidArgument, check_integer, check_number
 from .figures import axes_or_new, finished, looks, next_look, set_title
 from .mechanisms.base import Mechanism
 from .mechanisms.darrm import DaRRM
@@ -257,7 +257,9 @@ def plot_frontier(
 ) -> Any:
     """Plots the agreement of each strategy against epsilon, at the plan's deltas.
 
-    Strategies that count whole teachers are drawn in steps, each up to the next epsilon of the figure.
+    Strategies that count whole teachers are drawn in steps, each up to the next epsilon of the figure. A line has a gap
+    where its price stops growing with the number of labels: from there on publishing the teachers bounds it, and
+    their votes need no noise.
 
     Args:
         plan: the plan; the epsilons of its targets are scaled.
@@ -269,7 +271,7 @@ def plot_frontier(
         The matplotlib Axes.
 
     Raises:
-        DarrmError: matplotlib is not installed.
+        DarrmError: matplotlib is not installed, or no strategy keeps its target at any of the epsilons.
 
     >>> from darrm_torch import plan
     >>> answer = plan(teachers=3, teacher=PrivacyGuarantee(epsilon=0.5), label_target=PrivacyGuarantee(epsilon=1.0))
@@ -283,7 +285,10 @@ def plot_frontier(
         if epsilons is None
         else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
     )
+    if not len(grid):
+        raise InvalidArgument("epsilons", "one number or more", "none")
     curves: dict[str, list[tuple[float, float]]] = {}
+    capped: dict[str, bool] = {}
     drawn_as: dict[str, tuple[str, bool]] = {}  # a look for each kind, hollow where training is counted, too
     for epsilon in map(float, grid):
         for row in plan.at(epsilon).rows:
@@ -291,8 +296,18 @@ def plot_frontier(
                 part = row.voters < plan.teachers
                 name = f"noise-free, part of the {plan.teachers}" if part else row.name + " *" * row.own_randomness
                 drawn_as[name] = name if part else row.kind, row.rests_on == "both"
-                curves.setdefault(name, []).append((epsilon, row.agreement))
+                points, cap = curves.setdefault(name, []), row.total is not None and row.total.route.key in _CAPS
+                if plan.labels > 1 and points and cap != capped[name]:
+                    points.append((math.sqrt(points[-1][0] * epsilon), math.nan))
+                points.append((epsilon, row.agreement))
+                capped[name] = cap
         on_progress(epsilon)
+    if not curves:
+        least, most = (format_bound(float(one), 3) for one in (grid[0], grid[-1]))
+        raise DarrmError(
+            f"There is nothing to draw: no strategy keeps the target at an epsilon from {least} to {most}. Raise the "
+            "target, or ask for fewer labels."
+        )
     look_of = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(looks()), strict=False))
     drawn = sorted(curves.items())
     for number, (name, pairs) in enumerate(drawn):
@@ -311,17 +326,19 @@ def plot_frontier(
         ylabel=f"agreement with the {plan.winner}",
         ylim=(1 / plan.classes - 0.02, 1.02),
     )
-    axes.set_title(
-        f"{plan.teachers} teachers, overlap {plan.overlap}; * by the mechanism's own randomness", fontsize=10
-    )
+    teachers = f"{plan.teachers} teacher{'s' * (plan.teachers > 1)}, overlap {plan.overlap}"
+    axes.set_title(f"{teachers}; * by the mechanism's own randomness", fontsize=10)
     ticks = target.epsilon * 2.0 ** np.arange(-2, 3) if epsilons is None else grid[:: math.ceil(len(grid) / 8)]
     axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.minorticks_off()
     return finished(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
+_CAPS = ("publishing", "allocation")  # routes whose price does not grow with the number of labels
+
+
 def _coincide(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> bool:
     """Whether two curves are too close to distinguish wherever both are defined."""
     mine, there = dict(one), dict(other)
-    both = mine.keys() & there.keys()
+    both = {epsilon for epsilon in mine.keys() & there.keys() if not math.isnan(mine[epsilon] + there[epsilon])}
     return bool(both) and all(abs(mine[epsilon] - there[epsilon]) < 0.005 for epsilon in both)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import reprlib
+import textwrap
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-__all__ = ["cut", "fenced", "short_repr", "text_or_nothing"]
+__all__ = ["cut", "fenced", "short_repr", "text_or_nothing", "wrapped"]
 
 _SHORT = reprlib.Repr()
 _SHORT.maxtuple = _SHORT.maxlist = _SHORT.maxdict = 4
@@ -29,6 +30,11 @@ def cut(value: Any, most: int = 300) -> str:
     """The representation of a value, cut to ``most`` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A paragraph of at most 79 columns; its lines after the first begin with ``indent``."""
+    return textwrap.fill(text, 79, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def fenced(value: Any) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +22,11 @@ KINDS: list[tuple[Any, list[Any], list[Any]]] = [  # an annotation, what it admi
     (float, [0, 0.5, np.float32(1), torch.tensor(0.5)], [True, "0.5", None, [0.5], 10**400, np.ones(2)]),
     (bool, [True, np.False_], [0, 1, "yes", None]),
     (str, ["", "x"], [0, None, b"x", ["x"]]),
-    (Sequence, [[1], (1,), np.ones(2)], ["text", b"x", {1: 2}, {1}, 3, None, iter([1])]),
-    (Iterable, [[1], iter([1]), {1}], ["text", {1: 2}, 3, None]),
+    (Sequence, [[1], (1,), np.ones(2)], ["text", b"x", {1: 2}, {1}, 3, None, iter([1]), np.ones(())]),
+    (Iterable, [[1], iter([1]), {1}], ["text", {1: 2}, 3, None, torch.tensor(1)]),
     (Mapping, [{}], [[], "x", None]),
     (Callable, [len, lambda: 0], [0, "len", None]),
+    (str | os.PathLike[str], ["x", Path("x"), ""], ["a\0b", Path("a\0b"), b"x", 3, None, ["x"]]),
     (Literal["fixed", "fresh"], ["fixed", "fresh"], ["all", 0, None, ["fixed"], np.array(["fixed", "fresh"])]),
     (Collection[Literal["a", "b"]], [(), ["a"], {"a"}], ["a", ["c"], [1], None]),
     (PrivacyGuarantee, [POINT], [0.1, (0.1, 0), "0.1,0", None]),

@@ -24,7 +24,7 @@ import darrm_torch
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "recipes").glob("*.md"), *ROOT.glob("*.md")])
 PAGES = [page for page in PAGES if "_build" not in page.parts]
-SLOW = ("docs/tutorials/",)  # these train something
+SLOW = ("docs/tutorials/", "docs/theory/composition.md")  # these train something, or compose for seconds
 BLOCK = re.compile(r"^```(?:console|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`((?:make|darrm|pip install|python -m) [^`]+)`(?!`)")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,13 @@ def test_a_message_names_argument_expectation_value_and_cure() -> None:
     assert UnprovenPrivacy("no", finding="gdp").finding == "gdp"
 
 
+class Raises:
+    def __index__(self) -> int:
+        raise RuntimeError
+
+    __float__ = __index__
+
+
 class Unprintable:
     def __repr__(self) -> str:
         raise RuntimeError
@@ -37,6 +45,13 @@ class Unprintable:
 def test_any_value_can_be_shown_and_long_ones_are_cut() -> None:
     assert "a value of type Unprintable" in str(InvalidArgument("x", "a number", Unprintable()))
     assert "a value of type int" in str(InvalidArgument("x", "small", 10**5000))
+    assert (
+        str(InvalidArgument("x", "one", np.ones((2, 3)))) == "x must be one, got ndarray of float64 with shape (2, 3)"
+    )
+    nested: Any = [1, 2]
+    for _ in range(60):
+        nested = [nested] * 9
+    assert str(InvalidArgument("x", "small", {"a": nested})).startswith("x must be small, got {'a': [[[[...], [...], ")
     assert len(str(InvalidArgument("x", "short", "x" * 10**6))) < 600
 
 
@@ -55,7 +70,9 @@ def test_integers_of_other_libraries_become_int(one: object) -> None:
     assert type(check_integer("n", one, low=0)) is int
 
 
-@pytest.mark.parametrize("bad", [True, 1.0, "1", None, math.nan, np.array([1]), torch.tensor([1, 2]), 1j])
+@pytest.mark.parametrize(
+    "bad", [True, 1.0, "1", None, math.nan, np.array([1]), torch.tensor([1, 2]), 1j, torch.tensor(True), Raises()]
+)
 def test_what_is_no_integer_is_refused(bad: object) -> None:
     with pytest.raises(InvalidArgument, match=r"^n must be an integer >= 0, got "):
         check_integer("n", bad, low=0)

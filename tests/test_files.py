@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from darrm_torch.files import make_private_folder, weights_in, write_whole
+from darrm_torch.errors import InvalidArgument
+from darrm_torch.files import make_private_folder, weights_in, write_private, write_whole
 
 MASKS = [0o000, 0o022, 0o077, 0o777]
 
@@ -30,13 +31,21 @@ def test_private_files_and_folders_are_for_their_owner_under_any_umask(tmp_path,
     assert os.umask(before) == before
 
 
+@pytest.mark.parametrize("content", ["a \udcff b", b"a \\udcff b"])
+def test_a_private_file_takes_any_text(tmp_path, content):
+    write_private(tmp_path / "report.txt", content)
+    assert (tmp_path / "report.txt").read_bytes() == b"a \\udcff b"
+    assert stat.S_IMODE((tmp_path / "report.txt").stat().st_mode) == 0o600
+
+
 def test_a_folder_that_exists_keeps_its_permissions(tmp_path):
     tmp_path.chmod(0o755)
     make_private_folder(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"exists|directory"):
-        make_private_folder(tmp_path / "file")
+    for place in (tmp_path / "file", tmp_path / "file" / "folder", Path("a\0b")):
+        with pytest.raises(InvalidArgument, match="runs must be a folder that exists or can be created"):
+            make_private_folder(place, "runs")
 
 
 @pytest.mark.parametrize("name", ["teacher-0.pt", "heads.pt"])

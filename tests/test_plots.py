@@ -78,6 +78,7 @@ def test_profile_of_a_label_lies_below_that_of_all_teachers() -> None:
         plot_label_profile(noise, dt.PrivacyProfile.non_private())
 
 
+@pytest.mark.slow
 def test_frontier_rises_with_epsilon() -> None:
     plan = dt.plan(teachers=5, teacher=TEACHER, label_target=TARGET)
     seen: list[float] = []
@@ -89,6 +90,24 @@ def test_frontier_rises_with_epsilon() -> None:
         assert np.all(np.diff(lines[name]) > 0)
     best = next(row for row in plan.rows if row.name == "DaRRM, one point")
     assert lines["DaRRM, one point"][1] == pytest.approx(best.agreement, abs=1e-9)
+
+
+def test_a_frontier_has_a_gap_where_publishing_the_teachers_takes_over() -> None:
+    """Self-bounding noise of nine labels: most of it is needed below the price of one teacher, none above."""
+    target = dt.PrivacyGuarantee(epsilon=0.3)
+    teacher = dt.PrivacyGuarantee(epsilon=0.2)
+    axes = plot_frontier(dt.plan(teachers=3, teacher=teacher, overlap=1, labels=9, total_target=target), [0.1, 0.3])
+    (noisy,) = (line for line in axes.get_lines() if line.get_label() == "self-bounding noise")
+    first, between, last = noisy.get_ydata()
+    assert first < 0.75
+    assert np.isnan(between)
+    assert last == pytest.approx(1.0)
+
+
+def test_a_frontier_of_nothing_is_refused() -> None:
+    plan = dt.plan(teachers=3, labels=1000, total_target=dt.PrivacyGuarantee(epsilon=1e-6))
+    with pytest.raises(dt.DarrmError, match="nothing to draw: no strategy keeps the target at an epsilon from 1e-06"):
+        plot_frontier(plan, [1e-6])
 
 
 def test_plurality_is_drawn_with_its_proof() -> None:
@@ -156,6 +175,7 @@ def test_frontier_of_three_classes() -> None:
     assert len({line.get_color() for name, line in lines.items() if name.endswith("*")}) >= 4
 
 
+@pytest.mark.slow
 def test_curves_that_coincide_are_both_seen() -> None:
     plan = dt.plan(teachers=11, teacher=TEACHER, label_target=PrivacyGuarantee(epsilon=0.3, delta=3e-5))
     lines = {line.get_label(): line for line in plot_frontier(plan, [0.35]).get_lines()}

@@ -48,6 +48,7 @@ def test_what_a_call_returns(name: str, tmp_path: Path) -> None:
     check_short(function(**CALLS[name]()))
 
 
+@pytest.mark.slow
 def test_large_objects() -> None:
     many = dt.PrivacyProfile.from_dp_sgd([(2.0 + step / 100, 0.01, 1) for step in range(40)])
     points = [dt.PrivacyGuarantee(epsilon=step / 10, delta=0.1 / (step + 1)) for step in range(9)]

@@ -22,6 +22,7 @@ WRONG = {
 
 
 @pytest.mark.slow
+@pytest.mark.first
 def test_mypy_passes_a_users_script_and_reports_wrong_calls(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     options = [

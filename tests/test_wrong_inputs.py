@@ -200,7 +200,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "NoiseFunction.label_probability": lambda: (noise(), {"counts": [0, 1, 3]}),
     "PermuteAndFlip": lambda: {"epsilon": 1.0},
     "Plan.at": lambda: (a_plan(), {"epsilon": 1.0}),
-    "Plan.costs": lambda: (a_plan(), {"agreement": 0.8}),
+    "Plan.costs": lambda: (a_plan(), {"agreement": 0.5}),
     "Plan.teachers_needed": lambda: (a_plan(), {"agreement": 0.5}),
     "PluralityVotes": lambda: {"accuracy": 0.7},
     "PrivacyGuarantee": lambda: {"epsilon": 0.5, "delta": 1e-5},
@@ -245,6 +245,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PrivateMajorityEnsemble.sensitive_counts": lambda: (ensemble(), {"inputs": X}),
     "PrivateMajorityEnsemble.sensitive_votes": lambda: (ensemble(), {"inputs": X}),
     "PrivateMajorityEnsemble.set_extra_state": lambda: (lambda e: (e, {"state": e.get_extra_state()}))(ensemble()),
+    "PrivateMajorityEnsemble.spending_from": lambda: (ensemble(), {"ledger": dt.PrivacyLedger()}),
     "PrivateMajorityEnsemble.total_privacy": lambda: (ensemble(), {"labels": 2}),
     "RandomAllocation": lambda: {"teachers": 3},
     "RandomAllocation.from_dict": lambda: (dt.RandomAllocation, {"value": allocation().to_dict()}),
@@ -672,6 +673,7 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
+    ("lightning.PrivateLabelDataModule", "acquire"): "class, module",  # functions
     ("audit_pipeline", "canaries"): "None, 2",  # a number, or a pair
     ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], [], str array",  # a number, or ids
     ("train_teachers", "shards"): "ragged",  # of unlike sizes
@@ -700,6 +702,7 @@ ALSO_CALLED = {
     ("PrivacyReading.check", "source"): ("history", "accountant"),
     ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),
     ("label_loader", "loader"): ("inputs",),
+    ("validate", "dataset"): ("record",),  # fewer than the shards have positions of
     ("PrivateMajorityEnsemble.set_extra_state", "state"): ("state_dict",),
     ("RandomAllocation.from_dict", "value"): ("allocation",),
     ("PrivateMajorityEnsemble.from_opacus", "data_loaders"): ("data loader",),

@@ -99,8 +99,6 @@ def audit(
     >>> 0.1 < audit(mechanism, seed=2).epsilon <= 1.0
     True
     """
-    if not isinstance(mechanism, Mechanism):
-        raise InvalidArgument("mechanism", "a Mechanism", mechanism)
     if mechanism.shares > 1:
         raise InvalidArgument("mechanism", "one that releases labels", type(mechanism).__name__)
     if claim is not None:

@@ -9,6 +9,7 @@ which one coin changes one run only, so their guesses may be pooled as they are.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from scipy import special, stats
@@ -57,14 +58,11 @@ def epsilon_bound(delta: float, *, coins: int, guesses: int, right: int, risk: f
 
 def least_right(epsilon: float, delta: float, *, coins: int, guesses: int, risk: float) -> int | None:
     """The smallest number of right guesses that refutes (epsilon, delta); ``None`` if even ``guesses`` do not."""
-    low, high = -1, guesses
-    if p_value(epsilon, delta, coins=coins, guesses=guesses, right=guesses) > risk:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = p_value(epsilon, delta, coins=coins, guesses=guesses, right=middle) <= risk
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+
+    def refutes(right: int) -> bool:
+        return p_value(epsilon, delta, coins=coins, guesses=guesses, right=right) <= risk
+
+    return bisect_left(range(guesses), True, key=refutes) if refutes(guesses) else None
 
 
 def least_caught(epsilon: float, delta: float, *, coins: int, guesses: int, risk: float, power: float) -> float:

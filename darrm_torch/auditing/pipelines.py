@@ -25,6 +25,7 @@ from ..errors import (
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee, format_bound
 from ..privacy.totals import PrivacyRoute, TotalPrivacy
 from ..privacy.units import RECORD, ProtectedUnit
+from ..reprs import wrapped
 from .canaries import Canaries, Strength, as_records, make_canaries, scores_of
 from .one_run import epsilon_bound, least_caught
 
@@ -175,12 +176,12 @@ class PipelineAudit:
                 f"Power: the largest bound that this audit could find is {self.reach():.4g}. " + self._power_in_words(),
                 *([_BLIND] if not self.lower_bound() else []),
                 "Assumptions:",
-                f"  - Canaries: each is one {self.unit.name}; its own fair coin decides whether it is in the data.",
-                "  - Runs: each run draws fresh randomness, shards included, independently of the coins.",
-                "  - Release: the claim covers all that the function returns, and nothing else was released.",
+                f"- Canaries: each is one {self.unit.name}; its own fair coin decides whether it is in the data.",
+                "- Runs: each run draws fresh randomness, shards included, independently of the coins.",
+                "- Release: the claim covers all that the function returns, and nothing else was released.",
                 "An audit that refutes nothing proves nothing.",
             ]
-        return "\n".join(lines)
+        return "\n".join(map(wrapped, lines))
 
     def _power_in_words(self) -> str:
         least = self.detectable()

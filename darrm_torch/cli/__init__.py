@@ -3,6 +3,9 @@
 Exit status: 0 done; 1 checked and refused (a proof that fails, a spent budget, teachers whose accountant is no
 guarantee); 2 a mistake in the command line or its files; 130 stopped. A failure prints one line, ``darrm: error: ...``.
 Files are written to a temporary name and then moved, so each is there whole or not at all.
+
+Commands take public names from ``darrm_torch`` itself, as users do: each is loaded when it is first used. Other slow
+modules are imported where a command needs them.
 """
 
 from __future__ import annotations

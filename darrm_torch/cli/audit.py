@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from ..errors import InvalidArgument, PrivacyViolation
-from .files import read_text
-from .parser import Command, UsageError, one_of
+import darrm_torch as dt
+
+from ..errors import InvalidArgument
+from ..reprs import wrapped
+from .networks import find_function, modules_here, result_of
+from .noise import read_noise
+from .parser import Command, UsageError, one_of, option_name, require
 from .promises import add_teacher, read_teacher
-from .showing import check_figure, fill, print_json, progress, save_figure
+from .showing import check_figure, print_json, progress, save_figure
 from .values import guarantee, read_guarantee
-
-if TYPE_CHECKING:
-    from ..mechanisms.base import Mechanism
-    from ..noise.certificate import WorstCase
-    from ..privacy.guarantees import PrivacyGuarantee
 
 __all__ = ["COMMAND"]
 
@@ -64,8 +64,6 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..auditing import audit
-
     if [chosen.mechanism, chosen.noise, chosen.pipeline].count(None) != 2:
         raise UsageError("give --mechanism KIND, --noise FILE or --pipeline MODULE:FUNCTION (see darrm audit --help)")
     if chosen.pipeline is not None:
@@ -76,7 +74,7 @@ def _run(chosen: Any) -> int:
     claim = next((read_guarantee(text) for text in (chosen.claim, chosen.label_target) if text is not None), None)
     worst_case = _worst_case(mechanism, claim, chosen)
     with progress(None, "draws"):
-        result = audit(
+        result = dt.audit(
             mechanism,
             claim=claim,
             worst_case=worst_case,
@@ -90,7 +88,7 @@ def _run(chosen: Any) -> int:
         print_json({**plain, **{name: getattr(result, name) for name in ("draws", "confidence", "worst_case")}})
     else:
         print(
-            fill(
+            wrapped(
                 f"Not refuted: one label is {result.claim}. From {result.draws} labels, epsilon is at least "
                 f"{result.epsilon:.4g} at this delta, with confidence {result.confidence:g}. This proves nothing; an "
                 "audit only finds grave mistakes."
@@ -101,19 +99,14 @@ def _run(chosen: Any) -> int:
 
 def _run_pipeline(chosen: Any) -> int:
     """Audit the user's own function; 1 if its claim is refuted or the library refused it."""
-    from ..auditing import audit_pipeline
-    from .networks import find_function, modules_here
-
-    if chosen.records is None or chosen.claim is None:
-        raise UsageError("--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA (see darrm audit --help)")
+    require("audit", {"--records": (chosen.records,), "--claim": (chosen.claim,)})
     check_figure(chosen.plot)
-    pipeline, read_records = (find_function(f"--{name}", getattr(chosen, name)) for name in ("pipeline", "records"))
-    with modules_here():
-        records = read_records()
+    pipeline = find_function("--pipeline", chosen.pipeline)
+    records = result_of("--records", chosen.records, "(inputs, labels)")
     if not isinstance(records, tuple) or len(records) != 2:
         raise InvalidArgument("--records", "a function that returns (inputs, labels)", type(records).__name__)
     with modules_here(), progress(chosen.runs, "runs") as bar:
-        result = audit_pipeline(
+        result = dt.audit_pipeline(
             pipeline,
             *records,
             claim=read_guarantee(chosen.claim),
@@ -127,38 +120,29 @@ def _run_pipeline(chosen: Any) -> int:
     if chosen.json:
         print_json(result.to_dict())
     else:
-        print("\n".join(map(fill, str(result).splitlines())))
+        print(result)
     if chosen.plot is not None:
-        from ..cost_plots import plot_audit
-
-        save_figure(plot_audit(result), chosen.plot)
+        save_figure(dt.plot_audit(result), chosen.plot)
     return int(result.flagged)
 
 
-def _from_file(chosen: Any) -> Mechanism:
+def _from_file(chosen: Any) -> dt.Mechanism:
     """DaRRM with the noise function of ``--noise``, proven again."""
-    from ..mechanisms.darrm import DaRRM
-    from ..noise.function import NoiseFunction
-
-    try:
-        noise = NoiseFunction.from_json(read_text("--noise", chosen.noise))
-    except InvalidArgument as error:
-        cure = "" if error.name == "text" else str(error)
-        raise InvalidArgument("--noise", "a file that `darrm noise --out` wrote", chosen.noise, cure) from None
-    except PrivacyViolation as error:
-        raise PrivacyViolation(f"{chosen.noise}: {error}") from None
+    noise = read_noise("--noise", chosen.noise)
     if chosen.teachers not in (None, noise.teachers):
         raise InvalidArgument("--teachers", f"{noise.teachers}, as the noise function says", chosen.teachers)
-    return DaRRM(noise, uncertified=noise.certificate is None)
+    return dt.DaRRM(noise, uncertified=noise.certificate is None)
 
 
-def _of_kind(chosen: Any) -> Mechanism:
+def _of_kind(chosen: Any) -> dt.Mechanism:
     """The strongest mechanism of the kind ``--mechanism``."""
-    from ..planning.families import strongest_mechanism
+    from ..planning.families import FAMILIES
 
-    if chosen.teachers is None:
-        raise UsageError("missing --teachers (see darrm audit --help)")
-    return strongest_mechanism(
+    needed: dict[str, Sequence[Any]] = {"--teachers": (chosen.teachers,)}
+    if strengths := [name for name in FAMILIES[chosen.mechanism].strengths if name != "total_target"]:
+        needed[" or ".join(map(option_name, strengths))] = (chosen.allowance, chosen.label_target)
+    require("audit", needed)
+    return dt.strongest_mechanism(
         chosen.mechanism,
         teachers=chosen.teachers,
         classes=chosen.classes,
@@ -169,20 +153,17 @@ def _of_kind(chosen: Any) -> Mechanism:
     )
 
 
-def _worst_case(mechanism: Mechanism, claim: PrivacyGuarantee | None, chosen: Any) -> WorstCase | None:
+def _worst_case(mechanism: dt.Mechanism, claim: dt.PrivacyGuarantee | None, chosen: Any) -> dt.WorstCase | None:
     """The worst teachers under the noise of two classes, where the certificate does not name them."""
-    from ..mechanisms.darrm import DaRRM
-    from ..noise.certificate import Certificate, certify
-
     teacher = read_teacher(chosen)
-    if not isinstance(mechanism, DaRRM) or isinstance(mechanism.certificate, Certificate) or teacher is None:
+    if not isinstance(mechanism, dt.DaRRM) or isinstance(mechanism.certificate, dt.Certificate) or teacher is None:
         return None
     if claim is None:
         raise InvalidArgument(
             "--claim", "given with this noise", None, "For an allowance M, it is what M teachers promise."
         )
     gamma, overlap = mechanism.noise.gamma, chosen.overlap or getattr(mechanism.certificate, "overlap", None)
-    return certify(gamma, teachers=len(gamma) - 1, teacher=teacher, target=claim, overlap=overlap).worst_case
+    return dt.certify(gamma, teachers=len(gamma) - 1, teacher=teacher, target=claim, overlap=overlap).worst_case
 
 
 COMMAND = Command(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import darrm_torch as dt
+
 from .parser import Command, one_of
 from .promises import add_unit, stated_unit
 from .showing import print_json, progress
@@ -49,10 +51,8 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(options: Any) -> int:
-    from ..planning.design import design
-
     with progress(None, "designs") as bar:
-        answer = design(
+        answer = dt.design(
             records=options.records,
             total=read_guarantee(options.total),
             sample_rate=options.sample_rate,

@@ -7,8 +7,11 @@ import csv
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..arguments import is_dense
 from ..errors import InvalidArgument
@@ -23,6 +26,7 @@ __all__ = [
     "existing",
     "given_files",
     "options_in_file",
+    "read_ids",
     "read_inputs",
     "read_tensor",
     "read_text",
@@ -33,11 +37,13 @@ __all__ = [
 
 # Options of any command that name a file to read, and those that name a file to write.
 _READ = (
-    *("config", "file", "sources", "teachers_folder", "inputs", "models", "accountants"),
-    *("labels", "test_inputs", "test_labels", "votes"),
+    *("config", "file", "sources", "teachers_folder", "inputs", "ids", "models", "accountants"),
+    *("initial", "labels", "test_inputs", "test_labels", "votes"),
 )
 _WRITTEN = ("ledger", "out", "plot")
 _MOST_OPTIONS = 2**16  # bytes; YAML is slow
+_MOST_ARRAYS = 1000  # in one file
+_LONGEST_LINE = 2**24
 
 
 def existing(name: str, path: str) -> Path:
@@ -66,6 +72,8 @@ def check_places(options: Mapping[str, Any]) -> None:
     for option in _READ:
         given = options.get(option)
         for path in given if isinstance(given, list) else [given]:
+            if isinstance(path, str) and "\0" in path:
+                raise InvalidArgument(option_name(option), "a path", path, "It holds a null character.")
             if isinstance(path, str):
                 taken += [(option, file) for file in (Path(path), *weights_in(Path(path)))]
     for option in _WRITTEN:
@@ -73,14 +81,21 @@ def check_places(options: Mapping[str, Any]) -> None:
         if path is None:
             continue
         goal = Path(path)
-        if goal.is_dir():
+        try:
+            os.stat(goal)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:  # too long, a loop of links, a null character
+            reason = f"It cannot be one: {error}."
+            raise InvalidArgument(option_name(option), "a file", path, one_line(reason, 160)) from None
+        if os.path.isdir(goal):
             raise InvalidArgument(option_name(option), "a file", path, "This is a folder.")
-        if not goal.parent.is_dir() or not os.access(goal.parent, os.W_OK | os.X_OK):
-            reason = "You may not write to this folder." if goal.parent.is_dir() else "There is no such folder."
+        if not os.path.isdir(goal.parent) or not os.access(goal.parent, os.W_OK | os.X_OK):
+            reason = "You may not write to this folder." if os.path.isdir(goal.parent) else "There is no such folder."
             raise InvalidArgument(option_name(option), "a file in a folder that can be written to", path, reason)
         for other, file in taken:
             if os.path.realpath(goal) == os.path.realpath(file) or (
-                goal.exists() and file.exists() and goal.samefile(file)
+                os.path.exists(goal) and os.path.exists(file) and os.path.samefile(goal, file)
             ):
                 cure = "The command would overwrite one with the other."
                 raise InvalidArgument(option_name(option), f"another file than {option_name(other)}", path, cure)
@@ -115,25 +130,31 @@ def options_in_file(name: str, path: str) -> list[str]:
     """The options of a YAML or JSON file, as words of a command line: ``teachers: 3`` is ``--teachers=3``."""
     import yaml
 
+    class WithoutAliases(yaml.SafeLoader):  # type: ignore[misc]
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):  # a page of them fills all memory
+                raise ValueError("Write out what an alias (*) stands for.")
+            return super().compose_node(parent, index)
+
     expected, words = "a YAML or JSON file that gives each option a value or a list of values", list[str]()
     try:
-        options = yaml.safe_load(read_text(name, path, most=_MOST_OPTIONS))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also dates that are none, and lists in lists
-        if isinstance(error, InvalidArgument):
-            raise
+        options = yaml.load(read_text(name, path, most=_MOST_OPTIONS), WithoutAliases)
+        if not isinstance(options, dict):
+            raise InvalidArgument(name, expected, path)
+        for key, value in options.items():
+            option, values = "--" + str(key).replace("_", "-"), value if isinstance(value, list) else [value]
+            if not all(item is None or isinstance(item, str | int | float) for item in values):
+                raise InvalidArgument(name, expected, path, f"That of {key} is neither.")
+            if isinstance(value, list):
+                words += [option, *map(str, value)]
+            elif value is True:
+                words.append(option)
+            elif value is not None and value is not False:
+                words.append(f"{option}={value}")
+    except InvalidArgument:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also dates that are none, and huge integers
         raise InvalidArgument(name, expected, path, one_line(error, 160)) from None
-    if not isinstance(options, dict):
-        raise InvalidArgument(name, expected, path)
-    for key, value in options.items():
-        option, values = "--" + str(key).replace("_", "-"), value if isinstance(value, list) else [value]
-        if not all(item is None or isinstance(item, str | int | float) for item in values):
-            raise InvalidArgument(name, expected, path, f"That of {key} is neither.")
-        if isinstance(value, list):
-            words += [option, *map(str, value)]
-        elif value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            words.append(f"{option}={value}")
     return words
 
 
@@ -165,6 +186,15 @@ def read_inputs(name: str, path: str, tokenizer: str | None = None) -> Any:
         raise InvalidArgument("--tokenizer", expected, tokenizer, one_line(error, 160)) from None
 
 
+def read_ids(name: str, path: str, count: int) -> list[bytes]:
+    """The identifiers of ``count`` inputs, one in each line of a text file."""
+    ids = read_text(name, path, most=MOST_BYTES).splitlines()
+    if len(ids) != count or not all(ids):
+        got = f"{len(ids)} lines" if all(ids) else "one with an empty line"
+        raise InvalidArgument(name, f"a file of {count} lines, an identifier of each input", got)
+    return [one.encode() for one in ids]
+
+
 def read_tensor(name: str, path: str, *, column: str | None = None, several: bool = False) -> Any:
     """The array (N, ...) in a .npy, .npz or .pt file, or the numbers in a table, as a dense tensor.
 
@@ -174,7 +204,6 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
     With ``several``, a .npz file with several arrays becomes a dictionary of tensors, and a .pt file may hold a
     dictionary or a tuple of them.
     """
-    import numpy as np
     import torch
 
     from ..teachers.structures import mapped, tensors_of
@@ -187,20 +216,23 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
             array = np.load(file, allow_pickle=False)
         if file.suffix == ".npz":
             with np.load(file, allow_pickle=False) as arrays:
-                if several and len(arrays.files) > 1:
+                if several and 1 < len(arrays.files) <= _MOST_ARRAYS:
                     size = file.stat().st_size
                     return {one: _as_tensor(f"{name} {one}", arrays[one], size) for one in arrays.files}
                 if len(arrays.files) == 1:
                     array = arrays[arrays.files[0]]
                 expected = f"a .npz file with one array, not {len(arrays.files)}"
         if file.suffix == ".pt":
-            tensor = torch.load(file, map_location="cpu", weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about files of other kinds, which are refused below
+                tensor = torch.load(file, map_location="cpu", weights_only=True)
             if several or isinstance(tensor, torch.Tensor):
-                for _ in tensors_of(tensor):  # refuses what is no structure of tensors
-                    pass
+                parts = sum(1 for _ in islice(tensors_of(tensor), _MOST_ARRAYS + 1))  # refuses what is no structure
+                if parts > _MOST_ARRAYS:  # lists that hold each other are many from few bytes
+                    raise InvalidArgument(name, f"at most {_MOST_ARRAYS} arrays in a {ARRAYS} file", path)
                 return mapped(tensor, lambda part: _checked_tensor(name, part, file.stat().st_size))
         if file.suffix in (".csv", ".parquet"):
-            names, numbers = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
+            names, numbers = _read_csv(name, file) if file.suffix == ".csv" else _read_parquet(name, file)
             if column is None:
                 array = numbers.astype(np.float32)
             elif column not in names and len(names) > 1:
@@ -224,7 +256,6 @@ def read_tensor(name: str, path: str, *, column: str | None = None, several: boo
 
 
 def _as_tensor(name: str, array: Any, size: int) -> Any:
-    import numpy as np
     import torch
 
     if array.dtype.kind not in "biuf":
@@ -247,14 +278,11 @@ def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
     return tensor
 
 
-def _read_csv(file: Path) -> tuple[list[str], Any]:
+def _read_csv(name: str, file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .csv file's columns; the names are empty if its first line holds numbers."""
-    import csv
-
-    import numpy as np
-
+    check_file(name, file, expected="a .csv file (a .npy file may be larger)", most=MOST_BYTES)
     with file.open(encoding="utf-8-sig", newline="") as text:
-        first = next(csv.reader(text), [])
+        first = next(csv.reader([text.readline(_LONGEST_LINE)]), [])
     try:
         list(map(float, first))
         named = False
@@ -266,20 +294,21 @@ def _read_csv(file: Path) -> tuple[list[str], Any]:
     return [one.strip() if named else "" for one in first], numbers
 
 
-def _read_parquet(file: Path) -> tuple[list[str], Any]:
+def _read_parquet(name: str, file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .parquet file's columns."""
-    import numpy as np
     from pyarrow import parquet
 
-    shape = parquet.read_metadata(file)
-    check_bytes("the table", 8.0 * shape.num_rows * shape.num_columns, f"{shape.num_rows} rows", what="its numbers")
+    shape, schema = parquet.read_metadata(file), parquet.read_schema(file)
+    check_bytes(name, 8.0 * shape.num_rows * shape.num_columns, f"{shape.num_rows} rows", what="its numbers")
+    for field in schema:  # a column of text may repeat one long text in few bytes
+        if not any(kind in str(field.type) for kind in ("int", "float", "double", "bool", "decimal")):
+            raise InvalidArgument(name, "a table of numbers", f"{field.type} in column {field.name}")
     table = parquet.read_table(file)
     return table.column_names, np.column_stack([column.to_numpy().astype(np.float64) for column in table.columns])
 
 
 def write_labels(file: Path, labels: Any, findings: Sequence[str] | None = None) -> None:
     """Write a tensor of labels as .npy, .pt or .csv, with a column for each finding if there are any."""
-    import numpy as np
     import torch
 
     if file.suffix == ".npy":

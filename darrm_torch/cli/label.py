@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import darrm_torch as dt
 
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
-from .files import ARRAYS, check_ending, given_files, read_inputs, whole, write_labels
+from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
+from .files import ARRAYS, check_ending, given_files, read_ids, read_inputs, whole, write_labels
 from .ledger import check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
-from .parser import Command, UsageError, one_of, option_names, typed
+from .parser import Command, one_of, option_names, require, typed
 from .promises import (
     add_accept,
     add_allocation,
     add_unit,
-    checked_allocation,
-    chosen_mechanism,
+    checks,
     naming,
-    replaced,
     stated_allocation,
     stated_neighbours,
     stated_unit,
-    total_delta,
+    terms_of_labels,
 )
-from .showing import fill, print_json, progress, search_progress
+from .showing import print_json, progress, search_progress
 from .values import guarantee, read_guarantee
 from .votes import OF_VOTES, Votes, add_arguments
-
-if TYPE_CHECKING:
-    from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..labels.ledger import PrivacyLedger
-    from ..planning.ranking import Plan
 
 __all__ = ["COMMAND", "options_for"]
 
@@ -46,16 +44,22 @@ def _add_arguments(parser: Any) -> None:
     )
     parser.add_argument("--tokenizer", metavar="FOLDER", help="--inputs has one text in each line, for this tokenizer")
     parser.add_argument(
+        "--ids", metavar="FILE", help="a text file with an identifier of each input in its line (default: its contents)"
+    )
+    parser.add_argument(
         "--models",
         nargs="+",
         metavar="FILE",
         help="TorchScript files, or files of weights with --build, or one folder of .pt files",
     )
-    parser.add_argument("--build", metavar="MODULE:FUNCTION", help="returns the network that weights are loaded into")
     parser.add_argument(
-        "--ledger", required=True, metavar="FILE", help="stores the labels, their cost and these options"
+        "--build",
+        metavar="MODULE:FUNCTION",
+        help="returns the network that the weights of every model are loaded into; unlike networks come as TorchScript "
+        "files, with --accountants",
     )
-    parser.add_argument("--out", required=True, metavar="FILE", help="write the labels to this .npy, .pt or .csv file")
+    parser.add_argument("--ledger", metavar="FILE", help="required: stores the labels, their cost and these options")
+    parser.add_argument("--out", metavar="FILE", help="required: write the labels to this .npy, .pt or .csv file")
     parser.add_argument(
         "--classes", type=int, nargs="+", metavar="C", help="outputs to choose between, such as 5 8 (default: all)"
     )
@@ -115,11 +119,10 @@ def _add_arguments(parser: Any) -> None:
     add_unit(parser)
 
 
-def options_for(answer: Plan) -> str | None:
+def options_for(answer: dt.Plan) -> str | None:
     """The options of this command that build the mechanism that a plan recommends; None if there are none."""
     from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
-    from ..privacy.guarantees import PrivacyGuarantee
 
     best = answer.best
     if best is None or best.mechanism is None:
@@ -146,23 +149,22 @@ def options_for(answer: Plan) -> str | None:
     options |= {} if unit.neighbours == "add/remove" else {"neighbours": unit.neighbours}
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
     for name, value in options.items():
-        if isinstance(value, PrivacyGuarantee):
+        if isinstance(value, dt.PrivacyGuarantee):
             options[name] = f"{value.epsilon!r},{value.delta!r}"
     return typed({name: value for name, value in options.items() if value is not None})
 
 
 def _run(chosen: Any) -> int:
-    from ..labels.ledger import PrivacyLedger
-
-    check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
-    check_integer("--batch-size", chosen.batch_size, low=1)
+    ledger = dt.PrivacyLedger(chosen.ledger) if chosen.ledger and os.path.exists(chosen.ledger) else None
     if chosen.ledger == ":memory:":
         cure = "A ledger in memory is gone when the command ends, and a second run would draw the labels again."
         raise InvalidArgument("--ledger", "a file", chosen.ledger, cure)
-    ledger = PrivacyLedger(chosen.ledger) if Path(chosen.ledger).exists() else None
     if ledger is not None:
         take_over(chosen, ledger)
     chosen.mechanism = chosen.mechanism or "darrm"
+    require("label", _required(chosen))
+    check_ending("--out", chosen.out, ".npy", ".pt", ".csv")
+    check_integer("--batch-size", chosen.batch_size, low=1)
     if chosen.mechanism == "mean-probabilities":
         check_ending("--out", chosen.out, ".npy", ".pt")
         if chosen.votes is not None:
@@ -179,10 +181,10 @@ def _run(chosen: Any) -> int:
         chosen.labels = source.inputs
     # First with a ledger in memory: a refused command leaves no new file behind.
     with search_progress() as on_progress:
-        ensemble: Any = source.build(strength, PrivacyLedger(":memory:", budget), on_progress)
+        ensemble: Any = source.build(strength, dt.PrivacyLedger(":memory:", budget), on_progress)
     if ledger is not None:
         check_kept(ledger, ensemble)
-        ensemble = source.spending_from(ensemble, ledger)
+        ensemble = ensemble.spending_from(ledger)
     with whole("--out", chosen.out) as beside:
         try:
             with progress(None, "budget"):
@@ -195,7 +197,7 @@ def _run(chosen: Any) -> int:
         if not chosen.json and agreement is not None:
             _show_noise(ensemble, agreement, source.classes)
         if ledger is None:
-            ensemble = source.spending_from(ensemble, PrivacyLedger(chosen.ledger, budget))
+            ensemble = ensemble.spending_from(dt.PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
         keep(chosen, ensemble.ledger)
         with progress(source.inputs, "labels") as bar:
@@ -215,16 +217,13 @@ _DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth,
 def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
     """About how often a label is the majority of the teachers, for the votes that `darrm plan` expects by default."""
     from ..planning.beliefs import typical_votes
-    from ..planning.expectation import expected_agreement
 
     prior = typical_votes(classes, plain=not all(profile.is_private for profile in ensemble.profiles))
-    return expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
+    return dt.expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
 def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
     """Print the noise and the expected agreement before anything is charged; warn where labels are guesses."""
-    from ..privacy.guarantees import format_bound
-
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
     parts = [
@@ -242,7 +241,7 @@ def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
             if affected > 1
             else "Raise the target or the allowance, buy fewer labels, or use more teachers."
         )
-        print(fill(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
+        print(wrapped(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
 
 
 _STRONG = ("allowance", "sigma", "epsilon")
@@ -257,10 +256,7 @@ class _Models:
     def __init__(self, chosen: Any) -> None:
         from ..teachers.structures import size_of
 
-        missing = [name for name in ("inputs", "models") if getattr(chosen, name) is None]
         given = [name for name in OF_VOTES if getattr(chosen, name) not in (None, [])]
-        if missing:
-            raise UsageError(f"the following arguments are required: {option_names(missing)}; or --votes")
         if given:
             raise InvalidArgument(option_names(given), "used with --votes", "--models")
         self._chosen, self._inputs = chosen, read_inputs("--inputs", chosen.inputs, chosen.tokenizer)
@@ -270,52 +266,36 @@ class _Models:
                 self._models.append(load_model(file, chosen.build))
                 bar.update()
         self.teachers, self.inputs = len(self._models), size_of(self._inputs)
+        self._ids = None if chosen.ids is None else read_ids("--ids", chosen.ids, self.inputs)
         self.inputs *= len(chosen.findings) if chosen.findings else 1
         self.classes = competing(self._models[0], self._inputs, chosen.classes, chosen.findings)
 
-    def spending_from(self, ensemble: PrivateMajorityEnsemble, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:
-        """The same ensemble with another ledger."""
-        from ..labels.ensemble import PrivateMajorityEnsemble
-
-        return PrivateMajorityEnsemble(
-            self._models,
-            ensemble.mechanism,
-            profiles=ensemble.profiles,
-            overlap=self._chosen.overlap,
-            allocation=ensemble.allocation,
-            neighbours=ensemble.neighbours,
-            classes=ensemble.classes,
-            findings=ensemble.findings,
-            ledger=ledger,
-            delta=ensemble.delta,
-        )
-
-    def check_budget(self, ensemble: PrivateMajorityEnsemble) -> None:
+    def check_budget(self, ensemble: dt.PrivateMajorityEnsemble) -> None:
         """Check that all inputs fit in the budget."""
-        ensemble.check_budget(self._batches())
+        ensemble.check_budget((inputs for inputs, _ in self._batches()), keys=self._ids)
 
-    def release(self, ensemble: PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
+    def release(self, ensemble: dt.PrivateMajorityEnsemble, file: Path, advance: Callable[[int], Any]) -> None:
         """Buy the labels batch by batch, and write them."""
         import torch
 
         labels = []
-        for batch in self._batches():
-            labels.append(ensemble(batch))
+        for inputs, keys in self._batches():
+            labels.append(ensemble(inputs, keys=keys))
             advance(len(labels[-1]) if ensemble.findings is None else labels[-1].numel())
         write_labels(file, torch.cat(labels), ensemble.findings)
 
-    def _batches(self) -> Any:
+    def _batches(self) -> Iterator[tuple[Any, list[bytes] | None]]:
         from ..teachers.structures import batches_of
 
-        return batches_of(self._inputs, self._chosen.batch_size)
+        size = self._chosen.batch_size
+        for number, inputs in enumerate(batches_of(self._inputs, size)):
+            yield inputs, None if self._ids is None else self._ids[number * size : (number + 1) * size]
 
     def build(
-        self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]
-    ) -> PrivateMajorityEnsemble:
+        self, strength: dict[str, Any], ledger: dt.PrivacyLedger, on_progress: Callable[[float], None]
+    ) -> dt.PrivateMajorityEnsemble:
         """The teachers and the noise that the options ask for."""
-        from ..labels.ensemble import PrivateMajorityEnsemble
         from ..planning.families import FAMILIES
-        from ..teachers.reading import read_teachers
 
         chosen = self._chosen
         kind = chosen.mechanism
@@ -336,10 +316,9 @@ class _Models:
                 cure = "Choose two with --classes, or another mechanism, such as self-bounding."
                 raise InvalidArgument(f"--mechanism {kind}", "used with two classes", self.classes, cure)
             with naming(where):
-                return PrivateMajorityEnsemble.from_opacus(
+                return dt.PrivateMajorityEnsemble.from_opacus(
                     self._models,
                     accountants,
-                    delta=chosen.delta,
                     allowance=strength.get("allowance"),
                     target=strength.get("label_target"),
                     overlap=chosen.overlap,
@@ -350,37 +329,37 @@ class _Models:
                     classes=chosen.classes,
                     findings=chosen.findings,
                     ledger=ledger,
-                    accept=chosen.accept,
+                    **checks(chosen),
                     on_progress=on_progress,
                 )
         profiles = None
         if accountants is not None:
             with naming(where):
-                profiles = read_teachers(
-                    accountants, modules=self._models, delta=chosen.delta, accept=chosen.accept, **stated_unit(chosen)
-                )
-        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
-        mechanism = chosen_mechanism(
-            chosen,
-            strength,
-            teachers=self.teachers,
-            classes=self.classes,
-            profiles=replaced(chosen, profiles),
-            allocation=allocation,
-            overlap=overlap,
+                profiles = dt.read_teachers(accountants, modules=self._models, **checks(chosen), **stated_unit(chosen))
+        terms = terms_of_labels(
+            chosen, strength, ledger, teachers=self.teachers, classes=self.classes, profiles=profiles
         )
-        return PrivateMajorityEnsemble(
-            self._models,
-            mechanism,
-            profiles=profiles,
-            overlap=overlap,
-            allocation=allocation,
-            neighbours=stated_neighbours(chosen),
-            classes=chosen.classes,
-            findings=chosen.findings,
-            ledger=ledger,
-            delta=total_delta(chosen, strength, ledger.budget),
-        )
+        return dt.PrivateMajorityEnsemble(self._models, **terms, classes=chosen.classes, findings=chosen.findings)
+
+
+def _required(chosen: Any) -> dict[str, Sequence[Any]]:
+    """The options that a command line needs, as they are typed, with what gives them."""
+    from ..planning.families import FAMILIES
+
+    kind = FAMILIES[chosen.mechanism]
+    needed: dict[str, Sequence[Any]] = {"--ledger": (chosen.ledger,), "--out": (chosen.out,)}
+    if chosen.votes is None:
+        needed |= {"--inputs": (chosen.inputs,), "--models (or --votes)": (chosen.models,)}
+    else:
+        needed["--teachers"] = (chosen.teachers, chosen.accountants)
+        needed["--class-names or --class-count"] = (chosen.class_names, chosen.class_count)
+        if kind.rests_on == "teachers":
+            needed["--accountants or --teacher"] = (chosen.accountants, chosen.teacher)
+    if kind.strengths:
+        example = "--allowance 1: what one teacher costs" if "allowance" in kind.strengths else "--total-target 1,1e-5"
+        name = f"one of {option_names(kind.strengths)} (how strong the noise is, such as {example})"
+        needed[name] = (chosen.allowance, chosen.label_target, chosen.total_target)
+    return needed
 
 
 def _strength(chosen: Any) -> dict[str, Any]:
@@ -390,12 +369,7 @@ def _strength(chosen: Any) -> dict[str, Any]:
     ways = FAMILIES[chosen.mechanism].strengths
     given = [name for name in ("allowance", "label_target", "total_target") if getattr(chosen, name) is not None]
     if (len(given) != 1 or given[0] not in ways) if ways else given:
-        cure = ""
-        if ways and not given:
-            amount = "--allowance 1 (what one teacher costs)" if "allowance" in ways else "--total-target 1,1e-5"
-            cure = f"It says how strong the noise is, for example {amount}."
-        elif "total_target" in given:
-            cure = "Set the most that all labels may cost with --budget."
+        cure = "Set the most that all labels may cost with --budget." if "total_target" in given else ""
         raise InvalidArgument(
             f"--mechanism {chosen.mechanism}",
             f"used with {f'one of {option_names(ways)}' if ways else 'no allowance or target'}",

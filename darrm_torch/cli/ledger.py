@@ -7,19 +7,18 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import darrm_torch as dt
 
 from ..errors import BudgetExceeded, InvalidArgument, LedgerError
+from ..labels.ledger_file import is_ledger
+from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
 from .files import existing
 from .parser import Command, option_name, typed
-from .showing import fill, print_json
+from .showing import print_json
 from .values import read_guarantee
-
-if TYPE_CHECKING:
-    from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..labels.labeler import PrivateLabeler
-    from ..labels.ledger import PrivacyLedger
-    from ..privacy.guarantees import PrivacyGuarantee
 
 __all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
 
@@ -43,23 +42,19 @@ _KEPT = (
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("file", help="a file that `darrm label --ledger` or PrivacyLedger wrote")
+    parser.add_argument("file", help="a file that `darrm label --ledger` or PrivacyLedger wrote; no models are needed")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(chosen: Any) -> int:
-    from ..labels.ledger import PrivacyLedger
-    from ..labels.ledger_file import is_ledger
-    from ..privacy.guarantees import format_bound
-
     file = existing("file", chosen.file)
     if not is_ledger(file):
         raise InvalidArgument("file", "a ledger, as `darrm label --ledger` writes it", str(file))
-    ledger = PrivacyLedger(chosen.file)
+    ledger = dt.PrivacyLedger(chosen.file)
     mechanism = json.loads(ledger.bound("mechanism") or "{}")
     own_cost = _own_randomness_cost(mechanism, ledger.bound("rules"))
     if own_cost is not None:
-        ledger = PrivacyLedger(chosen.file, cost=own_cost)
+        ledger = dt.PrivacyLedger(chosen.file, cost=own_cost)
     report, options = ledger.report(), _options(ledger)
     days, batches = Counter[str](), Counter[str]()
     for charge in ledger.charges:
@@ -78,12 +73,12 @@ def _run(chosen: Any) -> int:
         numbers = [
             f", {name} {format_bound(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)
         ]
-        print(fill(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
+        print(wrapped(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
     if options:
-        print(fill(f"Started with: darrm label {typed(options)}"))
+        print(wrapped(f"Started with: darrm label {typed(options)}"))
     if own_cost is not None:
         print(
-            fill(
+            wrapped(
                 f"Spent: {ledger.spent()}, by the mechanism's own randomness. The training of the teachers can only "
                 "lower this."
             )
@@ -92,23 +87,16 @@ def _run(chosen: Any) -> int:
             left = ledger.left(_MANY)
             print(f"Left: {'over ' * (left == _MANY)}{_counted(left, 'label')}, by that randomness alone.")
     else:
-        print(
-            fill(
-                "Spent: not known from the file alone, because it depends on the teachers' guarantees. Run `darrm "
-                "label` with the same models, this ledger and inputs that it has labels for: they are free, and the "
-                "report says what all labels cost."
-            )
-        )
-    print(fill(f"Trust: {ledger.trust}"))
+        unknown = "Spent: not known from the file alone, because it depends on the teachers' guarantees."
+        print(wrapped(f"{unknown} {_REPORT[bool(options)]}"))
+    print(wrapped(f"Trust: {ledger.trust}"))
     return 0
 
 
-def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callable[[int], PrivacyGuarantee] | None:
+def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callable[[int], dt.PrivacyGuarantee] | None:
     """The cost of N labels by the mechanism's own randomness, for any teachers; None if it is not known."""
-    import darrm_torch
-
-    kind = getattr(darrm_torch, mechanism.get("kind", ""), None)
-    if not isinstance(kind, type) or not issubclass(kind, darrm_torch.Mechanism) or rules is None:
+    kind = getattr(dt, mechanism.get("kind", ""), None)
+    if not isinstance(kind, type) or not issubclass(kind, dt.Mechanism) or rules is None:
         return None
     known = {**mechanism["parameters"], "teachers": mechanism["teachers"], "classes": mechanism["classes"]}
     needed = {field.name for field in fields(kind) if field.init} - {"insecure_seed"}
@@ -118,7 +106,7 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
     if rebuilt.guarantee(delta=request["delta"]) is None:
         return None
 
-    def cost(labels: int) -> PrivacyGuarantee:
+    def cost(labels: int) -> dt.PrivacyGuarantee:
         promise = rebuilt.guarantee(labels=labels, delta=request["delta"], overlap=request["overlap"])
         assert promise is not None
         return promise
@@ -127,6 +115,11 @@ def _own_randomness_cost(mechanism: dict[str, Any], rules: str | None) -> Callab
 
 
 _MANY = 1_000_000
+_REPORT = (
+    "Build the same ensemble with this ledger in Python: its privacy_report() says what all labels cost.",
+    "Run `darrm label` with this ledger, the same --models (and --build or --accountants) or --votes, and inputs that "
+    "it has labels for: they are free, and the report says what all labels cost.",
+)
 
 
 def _counted(count: int, what: str, many: str = "") -> str:
@@ -137,14 +130,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def keep(chosen: Any, ledger: PrivacyLedger) -> None:
+def keep(chosen: Any, ledger: dt.PrivacyLedger) -> None:
     """Note the options in a ledger, for the next run."""
     ledger.note(
         "options", json.dumps({name: getattr(chosen, name) for name in _KEPT if getattr(chosen, name) is not None})
     )
 
 
-def take_over(chosen: Any, ledger: PrivacyLedger) -> None:
+def take_over(chosen: Any, ledger: dt.PrivacyLedger) -> None:
     """Fill in the options that a ledger was started with; other values are refused."""
     kept = _options(ledger)
     for name in _KEPT if kept else ():
@@ -156,7 +149,7 @@ def take_over(chosen: Any, ledger: PrivacyLedger) -> None:
             raise InvalidArgument(option_name(name), expected, given, "Other noise needs another --ledger.")
 
 
-def _options(ledger: PrivacyLedger) -> dict[str, Any]:
+def _options(ledger: dt.PrivacyLedger) -> dict[str, Any]:
     """The options that it was started with; none if `darrm label` did not start it."""
     return dict(json.loads(ledger.note("options") or "{}"))
 
@@ -165,19 +158,17 @@ def _value(name: str, value: Any) -> Any:
     return read_guarantee(value) if value is not None and name.endswith("_target") else value
 
 
-def with_budget(ledger: PrivacyLedger, budget: PrivacyGuarantee | None, option: str) -> PrivacyLedger:
+def with_budget(ledger: dt.PrivacyLedger, budget: dt.PrivacyGuarantee | None, option: str) -> dt.PrivacyLedger:
     """The ledger, with the budget that ``option`` gave if it has none yet."""
-    from ..labels.ledger import PrivacyLedger
-
     if budget is not None and ledger.budget is None and not ledger.count:
-        return PrivacyLedger(ledger.path, budget)
+        return dt.PrivacyLedger(ledger.path, budget)
     if budget is not None and ledger.budget != budget:
         kept = "left out" if ledger.budget is None else f"left out, or {ledger.budget}"
         raise InvalidArgument(option, f"{kept}, as in the ledger", str(budget), "Or start another --ledger.")
     return ledger
 
 
-def check_kept(ledger: PrivacyLedger, ensemble: PrivateMajorityEnsemble | PrivateLabeler) -> None:
+def check_kept(ledger: dt.PrivacyLedger, ensemble: dt.PrivateMajorityEnsemble | dt.PrivateLabeler) -> None:
     """Check that the ledger belongs to these teachers, this noise and these rules."""
     from ..labels.kept import described, kept_mechanism
 

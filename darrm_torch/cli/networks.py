@@ -11,17 +11,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import darrm_torch as dt
+
 from ..errors import InvalidArgument
+from ..limits import check_file, check_unpacked
 from .parser import one_line
 
-__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model", "modules_here"]
+__all__ = ["build_network", "check_outputs", "competing", "find_function", "load_model", "modules_here", "result_of"]
 
 
 def load_model(path: Path, build: str | None) -> Any:
     """Load a TorchScript file, or the weights of a file into the network that ``build`` returns."""
     import torch
 
-    from ..limits import check_file, check_unpacked
     from ..teachers.checkpoints import load_weights
 
     if build is None:
@@ -67,24 +69,29 @@ def find_function(name: str, place: str) -> Any:
     try:
         with modules_here():
             return getattr(importlib.import_module(module), function)
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         cure = f"{type(error).__name__}: {one_line(error)}. Modules are searched for here and among installed packages."
         raise InvalidArgument(name, "MODULE:FUNCTION", place, cure) from None
+
+
+def result_of(name: str, place: str, what: str) -> Any:
+    """What the user's ``MODULE:FUNCTION`` returns."""
+    function = find_function(name, place)
+    try:
+        with modules_here():
+            return function()
+    except (Exception, SystemExit) as error:  # the user's own code
+        cure = f"{type(error).__name__}: {one_line(error)}"
+        raise InvalidArgument(
+            name, f"MODULE:FUNCTION that returns {what} and needs no arguments", place, cure
+        ) from None
 
 
 def build_network(name: str, place: str) -> Any:
     """The network that the user's ``MODULE:FUNCTION`` returns."""
     from torch import nn
 
-    build = find_function(name, place)
-    try:
-        with modules_here():
-            network = build()
-    except Exception as error:  # the user's own code
-        cure = f"{type(error).__name__}: {one_line(error)}"
-        raise InvalidArgument(
-            name, "MODULE:FUNCTION that returns a network and needs no arguments", place, cure
-        ) from None
+    network = result_of(name, place, "a network")
     if not isinstance(network, nn.Module):
         raise InvalidArgument(name, "a function that returns a torch.nn.Module", type(network).__name__)
     return network
@@ -92,13 +99,10 @@ def build_network(name: str, place: str) -> Any:
 
 def competing(model: Any, inputs: Any, classes: Sequence[int] | None, findings: Sequence[str] | None = None) -> int:
     """The number of classes that teachers vote between, from one teacher's output for one input."""
-    from ..labels.ensemble import PrivateMajorityEnsemble
-    from ..labels.ledger import PrivacyLedger
-    from ..mechanisms.noise_free import NoiseFreeMajority
     from ..teachers.structures import rows_of
 
-    how: dict[str, Any] = {"classes": classes, "findings": findings, "ledger": PrivacyLedger()}
-    alone = PrivateMajorityEnsemble([model], NoiseFreeMajority(), **how)
+    how: dict[str, Any] = {"classes": classes, "findings": findings, "ledger": dt.PrivacyLedger()}
+    alone = dt.PrivateMajorityEnsemble([model], dt.NoiseFreeMajority(), **how)
     return int(alone.sensitive_counts(rows_of(inputs, [0])).shape[-1])
 
 

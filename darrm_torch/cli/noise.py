@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import InvalidArgument, check_integer
-from .files import whole
-from .parser import Command, one_of, option_name
+import darrm_torch as dt
+
+from ..errors import InvalidArgument, PrivacyViolation, check_integer
+from ..reprs import wrapped
+from .files import read_text, whole
+from .parser import Command, one_of, option_name, require
 from .promises import add_common, add_teacher, read_teacher
-from .showing import check_figure, fill, print_json, save_figure, search_progress
+from .showing import check_figure, print_json, progress, save_figure, search_progress
 from .values import guarantee, read_guarantee, read_prior
 
-if TYPE_CHECKING:
-    from ..noise.function import NoiseFunction
-
-__all__ = ["COMMAND", "report_noise"]
+__all__ = ["COMMAND", "read_noise", "report_noise"]
 
 
 def _add_arguments(parser: Any) -> None:
-    parser.add_argument("--teachers", type=int, required=True, metavar="K", help="number of teachers")
+    parser.add_argument("--teachers", type=int, metavar="K", help="required: number of teachers")
     add_teacher(parser)
     add_common(parser)
     parser.add_argument(
@@ -41,13 +41,13 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(options: Any) -> int:
-    from ..noise.function import self_bounding_noise
-    from ..noise.program import optimize_noise
-
-    if (options.target is None) == (options.allowance is None):
-        raise InvalidArgument(
-            "--target", "given, or --allowance instead", "neither" if options.target is None else "both", "Give one."
-        )
+    needed = {"--teachers": (options.teachers,), "--target or --allowance": (options.target, options.allowance)}
+    if options.allowance is None:
+        promises = (options.teacher, options.noise_multiplier, options.sample_rate, options.steps)
+        needed["--teacher, or --noise-multiplier, --sample-rate and --steps"] = promises
+    require("noise", needed)
+    if options.target is not None and options.allowance is not None:
+        raise InvalidArgument("--target", "left out with --allowance", options.target)
     for name in ("teacher", "noise_multiplier", "sample_rate", "steps", "shape"):
         given = getattr(options, name)
         if options.target is None and given not in (None, "monotone"):
@@ -58,10 +58,9 @@ def _run(options: Any) -> int:
     prior: Any = read_prior(options.prior)  # the library refuses one for many classes
     if options.target is not None:
         teacher = read_teacher(options)
-        if teacher is None:
-            raise InvalidArgument("--teacher", "given", None, "Or give --noise-multiplier, --sample-rate and --steps.")
+        assert teacher is not None
         with search_progress() as on_progress:
-            noise = optimize_noise(
+            noise = dt.optimize_noise(
                 teachers=options.teachers,
                 teacher=teacher,
                 target=read_guarantee(options.target),
@@ -71,11 +70,9 @@ def _run(options: Any) -> int:
                 on_progress=on_progress,
             )
     else:
-        noise = self_bounding_noise(teachers=options.teachers, allowance=options.allowance, overlap=options.overlap)
+        noise = dt.self_bounding_noise(teachers=options.teachers, allowance=options.allowance, overlap=options.overlap)
     if options.plot is not None:
-        from ..plots import plot_noise
-
-        save_figure(plot_noise(noise), options.plot)
+        save_figure(dt.plot_noise(noise), options.plot)
     if options.out is None:
         print(noise.to_json())
         return 0
@@ -85,7 +82,20 @@ def _run(options: Any) -> int:
     return 0
 
 
-def report_noise(noise: NoiseFunction, options: Any) -> None:
+def read_noise(name: str, path: str) -> dt.NoiseFunction:
+    """The noise function in a file of ``darrm noise --out``; what is proven about it is proven again."""
+    text = read_text(name, path)
+    try:
+        with progress(None, "proof"):
+            return dt.NoiseFunction.from_json(text)
+    except InvalidArgument as error:
+        cure = "" if error.name == "text" else str(error)
+        raise InvalidArgument(name, "a file that `darrm noise --out` wrote", path, cure) from None
+    except PrivacyViolation as error:
+        raise PrivacyViolation(f"{path}: {error}") from None
+
+
+def report_noise(noise: dt.NoiseFunction, options: Any) -> None:
     """Print the proven guarantee of a noise function, as text or JSON."""
     proven = noise.certificate
     assert proven is not None
@@ -93,7 +103,7 @@ def report_noise(noise: NoiseFunction, options: Any) -> None:
         certificate = json.loads(noise.to_json())["certificate"]
         print_json({"teachers": noise.teachers, **certificate, "margin": proven.margin, "proof": str(proven)})
     else:
-        print(fill(str(proven)))
+        print(wrapped(str(proven)))
 
 
 COMMAND = Command(

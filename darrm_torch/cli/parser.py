@@ -13,7 +13,18 @@ from typing import Any, NoReturn
 
 from ..errors import DarrmError
 
-__all__ = ["Command", "Parser", "UsageError", "complete", "one_line", "one_of", "option_name", "option_names", "typed"]
+__all__ = [
+    "Command",
+    "Parser",
+    "UsageError",
+    "complete",
+    "one_line",
+    "one_of",
+    "option_name",
+    "option_names",
+    "require",
+    "typed",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +130,18 @@ def one_line(message: object, limit: int = 1500) -> str:
     text = " ".join(str(message).encode("utf-8", "backslashreplace").decode().split())
     cut = text[: limit - 4]
     return text if len(text) <= limit else f"{cut[: cut.rfind(' ')] if ' ' in cut else cut} ..."
+
+
+def require(command: str, given: Mapping[str, Sequence[object]]) -> None:
+    """Refuse a command line that lacks options, and name all that are missing.
+
+    Args:
+        command: its name.
+        given: what the user has to give, as it is typed, with the values of the options that count as giving it.
+    """
+    missing = [name for name, values in given.items() if all(value is None for value in values)]
+    if missing:
+        raise UsageError(f"the following arguments are required: {'; '.join(missing)} (see darrm {command} --help)")
 
 
 def option_name(key: str) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import darrm_torch as dt
+
 from ..errors import InvalidArgument, check_integer, check_number
+from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
 from .files import teacher_files
 from .label import options_for
-from .parser import Command, UsageError
+from .parser import Command, UsageError, require
 from .promises import add_allocation, add_common, add_teacher, add_unit, protected, read_teacher, stated_allocation
-from .showing import check_figure, fill, print_json, progress, save_figure
+from .showing import check_figure, print_json, progress, save_figure
 from .values import OF_MANY, OF_TWO, guarantee, read_guarantee, read_prior, shares
 
 __all__ = ["COMMAND"]
@@ -65,22 +69,22 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..noise.plurality_priors import PluralityVotes
     from ..noise.regions import check_overlap
     from ..planning.beliefs import typical_votes
     from ..planning.families import families
-    from ..planning.ranking import plan
-    from ..privacy.guarantees import format_bound
 
-    if chosen.label_target is None and chosen.total_target is None:
-        raise UsageError("no target: give --label-target EPS,DELTA or --total-target EPS,DELTA")
+    require(
+        "plan",
+        {
+            "--teachers or --teachers-folder": (chosen.teachers, chosen.teachers_folder),
+            "--label-target or --total-target": (chosen.label_target, chosen.total_target),
+        },
+    )
     if chosen.teachers_folder is not None:
         count = len(teacher_files("--teachers-folder", chosen.teachers_folder))
         if chosen.teachers not in (None, count):
             raise InvalidArgument("--teachers", f"left out, or {count}, as many as are in the folder", chosen.teachers)
         chosen.teachers = count
-    if chosen.teachers is None:
-        raise UsageError("missing --teachers, or else --teachers-folder (see darrm plan --help)")
     check_integer("--teachers", chosen.teachers, low=1)  # here and below: before the long computations
     check_overlap(chosen.overlap, chosen.teachers)
     teacher = read_teacher(chosen)
@@ -96,7 +100,7 @@ def _run(chosen: Any) -> int:
         check_integer("--tuning", runs, low=1, high=1000)
     check_figure(chosen.plot)
     prior, many = None if chosen.prior is None else read_prior(chosen.prior), chosen.classes > 2
-    if prior is not None and isinstance(prior, PluralityVotes) != many:
+    if prior is not None and isinstance(prior, dt.PluralityVotes) != many:
         raise InvalidArgument("--prior", f"{OF_MANY if many else OF_TWO} with {chosen.classes} classes", chosen.prior)
     if prior is not None and chosen.teacher_accuracy is not None:
         raise UsageError("give --prior or --teacher-accuracy, not both")
@@ -106,7 +110,7 @@ def _run(chosen: Any) -> int:
         plain_prior = typical_votes(chosen.classes) if prior is None and chosen.teacher_accuracy is None else None
     kinds = len(families(chosen.classes))
     with progress(kinds, "strategies") as bar:
-        answer = plan(
+        answer = dt.plan(
             teachers=chosen.teachers,
             classes=chosen.classes,
             teacher=protected(chosen, teacher),
@@ -129,15 +133,13 @@ def _run(chosen: Any) -> int:
     if chosen.agreement is not None or (missing and not many and chosen.teachers <= _QUICK):
         with progress(30, "teachers") as bar:
             needed = answer.teachers_needed(0.95 if missing else chosen.agreement, on_progress=bar.update)
-    if chosen.plot is not None:
-        from ..plots import plot_frontier
-
-        with progress(9, "figure") as bar:
-            axes = plot_frontier(answer, on_progress=lambda epsilon: bar.update())
-        save_figure(axes, chosen.plot)
     label_options = options_for(answer)
     tuning = None if chosen.tuning is None else _tuning(answer, chosen.tuning or (1, 5, 20, 100))
-    if chosen.json:
+    if not chosen.json:
+        _show(answer, label_options, costs, chosen.agreement, tuning, needed)
+        if missing and needed is None:
+            print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
+    else:
         plain = answer.to_dict()
         plain["costs"] = None if costs is None else dict(costs)
         plain["label_options"] = label_options
@@ -145,26 +147,31 @@ def _run(chosen: Any) -> int:
         if tuning is not None:
             plain["tuning"] = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in tuning]
         print_json(plain)
-        return 0
+    if chosen.plot is not None:  # last: the plan is there when there is nothing to draw
+        with progress(9, "figure") as bar:
+            axes = dt.plot_frontier(answer, on_progress=lambda epsilon: bar.update())
+        save_figure(axes, chosen.plot)
+    return 0
+
+
+def _show(answer: Any, options: str | None, costs: Any, agreement: float | None, tuning: Any, needed: Any) -> None:
+    """Print a plan for a person."""
     print(answer)
-    if label_options is not None:
-        print(f"\n{fill(f'The recommendation on the command line: darrm label {label_options} ...')}")
+    if options is not None:
+        print(f"\n{wrapped(f'The recommendation on the command line: darrm label {options} ...')}")
     if costs is not None:
-        print(f"\nWhat an agreement of {chosen.agreement:g} costs, in epsilon:")
+        print(f"\nWhat an agreement of {agreement:g} costs, in epsilon:")
         for name, epsilon in costs:
             print(f"  {name:<32}{format_bound(epsilon):>10}")
     if tuning is not None:
         print(f"\nWhat choosing the best of several trainings costs, in epsilon at {tuning[0]['delta']:g}:")
-        print(fill(_TUNING))
+        print(wrapped(_TUNING))
         columns = [name for name in tuning[0] if name != "delta"]
         print("".join(name.replace("_", " ").rjust(15) for name in columns))
         for row in tuning:
             print("".join(format_bound(row[name]).rjust(15) for name in columns))
     if needed is not None:
-        print(f"\n{fill(str(needed))}")
-    elif missing:
-        print("\nAdd --agreement 0.95 to see which teachers an agreement of 0.95 needs.")
-    return 0
+        print(f"\n{wrapped(str(needed))}")
 
 
 _TUNING = (
@@ -175,17 +182,15 @@ _TUNING = (
 
 def _tuning(answer: Any, expected: Any) -> list[dict[str, float]]:
     """The price of tuning for each expected number of runs, beside that of publishing all runs."""
-    from ..privacy.tuning_prices import RandomRuns, tuning_epsilon
-
     teacher, overlap, delta = answer.teacher, answer.overlap, answer.targets[-1].delta
     rows = []
     for mean in expected:
         row = {"delta": delta, "expected_runs": mean}
         for name, shape in (("geometric", 1.0), ("poisson", math.inf)):
-            row[name] = tuning_epsilon(teacher, delta, runs=RandomRuns(mean=mean, shape=shape), overlap=overlap)
+            row[name] = dt.tuning_epsilon(teacher, delta, runs=dt.RandomRuns(mean=mean, shape=shape), overlap=overlap)
         if answer.allocation is not None:
-            runs = RandomRuns(mean=mean)
-            row["fresh_draws"] = tuning_epsilon(teacher, delta, runs=runs, allocation=answer.allocation)
+            runs = dt.RandomRuns(mean=mean)
+            row["fresh_draws"] = dt.tuning_epsilon(teacher, delta, runs=runs, allocation=answer.allocation)
         rows.append(row | {"all_published": teacher.compose(overlap * mean).epsilon(delta)})
     return rows
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import darrm_torch as dt
+
 from ..errors import InvalidArgument, check_integer, check_number
+from ..teachers.findings import FINDINGS
 from .files import teacher_files
 from .parser import one_of, option_names
 from .values import checked_prior, guarantee, read_guarantee, read_rate
 
 if TYPE_CHECKING:
-    from ..mechanisms.base import Mechanism
-    from ..privacy.allocation import RandomAllocation
-    from ..privacy.guarantees import PrivacyGuarantee
-    from ..privacy.profiles import PrivacyProfile
     from ..privacy.units import Neighbours
 
 __all__ = [
@@ -25,16 +24,15 @@ __all__ = [
     "add_common",
     "add_teacher",
     "add_unit",
-    "checked_allocation",
-    "chosen_mechanism",
+    "checks",
+    "for_stated_unit",
     "naming",
     "protected",
     "read_teacher",
-    "replaced",
     "stated_allocation",
     "stated_neighbours",
     "stated_unit",
-    "total_delta",
+    "terms_of_labels",
 ]
 
 
@@ -70,12 +68,11 @@ def add_unit(parser: Any, *, replaced: bool = True) -> None:
 
 def stated_unit(chosen: Any) -> dict[str, Any]:
     """The unit that the options name, as arguments of ``read_teachers``."""
-    unit: dict[str, Any] = {"unit": chosen.unit or "record", "records_per_unit": chosen.records_per_unit or 1}
-    if chosen.records_per_unit is not None:
-        unit["records_per_unit"] = check_integer("--records-per-unit", chosen.records_per_unit, low=1)
-        if chosen.unit in (None, "record") and unit["records_per_unit"] > 1:
-            raise InvalidArgument("--unit", "given with --records-per-unit, such as patient", chosen.unit)
-    return unit
+    given = chosen.records_per_unit
+    records = 1 if given is None else check_integer("--records-per-unit", given, low=1)
+    if records > 1 and chosen.unit in (None, "record"):
+        raise InvalidArgument("--unit", "given with --records-per-unit, such as patient", chosen.unit)
+    return {"unit": chosen.unit or "record", "records_per_unit": records}
 
 
 def stated_neighbours(chosen: Any) -> Neighbours:
@@ -85,30 +82,25 @@ def stated_neighbours(chosen: Any) -> Neighbours:
 
 def protected(chosen: Any, promise: Any) -> Any:
     """What ``promise``, of one teacher or of several, says for the unit and the neighbours that the options name."""
-    from ..privacy.profiles import PrivacyProfile, as_profile
+    from ..privacy.profiles import as_profile
 
-    unit = stated_unit(chosen)
-    if (unit["unit"], stated_neighbours(chosen)) == ("record", "add/remove"):
+    if (stated_unit(chosen)["unit"], stated_neighbours(chosen)) == ("record", "add/remove"):
         return promise
     if isinstance(promise, tuple):
         return tuple(protected(chosen, one) for one in promise)
-    profile = PrivacyProfile.non_private() if promise is None else as_profile("--teacher", promise)
-    if unit["unit"] != "record":
-        profile = profile.for_unit(unit["unit"], records=unit["records_per_unit"])
+    profile = dt.PrivacyProfile.non_private() if promise is None else as_profile("--teacher", promise)
+    profile = for_stated_unit(chosen, profile)
     return profile.for_replacement() if stated_neighbours(chosen) == "replace-one" else profile
 
 
-def replaced(chosen: Any, profiles: Sequence[PrivacyProfile] | None) -> Sequence[PrivacyProfile] | None:
-    """The profiles that noise is built for: with ``--neighbours replace-one``, of a unit that is replaced."""
-    if profiles is None or stated_neighbours(chosen) == "add/remove":
-        return profiles
-    return tuple(profile.for_replacement() for profile in profiles)
+def for_stated_unit(chosen: Any, profile: dt.PrivacyProfile) -> dt.PrivacyProfile:
+    """The profile for the unit that the options name."""
+    unit = stated_unit(chosen)
+    return profile if unit["unit"] == "record" else profile.for_unit(unit["unit"], records=unit["records_per_unit"])
 
 
 def add_accept(parser: Any) -> None:
     """The option ``--accept``."""
-    from ..teachers.findings import FINDINGS
-
     parser.add_argument(
         "--accept",
         nargs="+",
@@ -117,12 +109,23 @@ def add_accept(parser: Any) -> None:
         metavar="FINDING",
         help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",
     )
+    parser.add_argument(
+        "--initial",
+        metavar="FILE",
+        help="the weights that all teachers started from, if they started alike: their updates are compared",
+    )
 
 
-def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[PrivacyProfile, ...] | None:
+def checks(chosen: Any) -> dict[str, Any]:
+    """What ``--delta``, ``--accept`` and ``--initial`` say to whatever reads teachers."""
+    from ..teachers.checkpoints import Checkpoint
+
+    initial = None if chosen.initial is None else Checkpoint.read(chosen.initial, name="--initial").weights
+    return {"delta": chosen.delta, "accept": chosen.accept, "initial": initial}
+
+
+def read_teacher(chosen: Any) -> dt.PrivacyProfile | dt.PrivacyGuarantee | tuple[dt.PrivacyProfile, ...] | None:
     """The guarantee or the profiles of the teachers, from the options that were given; None without any."""
-    from ..privacy.profiles import PrivacyProfile
-
     run = {name: getattr(chosen, name) for name in ("noise_multiplier", "sample_rate", "steps")}
     given = [value for value in run.values() if value is not None]
     ways = [bool(given), chosen.teacher is not None, getattr(chosen, "teachers_folder", None) is not None]
@@ -135,51 +138,13 @@ def read_teacher(chosen: Any) -> PrivacyProfile | PrivacyGuarantee | tuple[Priva
         raise InvalidArgument("the settings of DP-SGD", "all three", f"no {missing}", "Give these as well.")
     if given:
         check_number("--noise-multiplier", run["noise_multiplier"], low=0.01)  # with less, dp-accounting takes hours
-        return PrivacyProfile.from_dp_sgd([(run["noise_multiplier"], run["sample_rate"], run["steps"])])
+        return dt.PrivacyProfile.from_dp_sgd([(run["noise_multiplier"], run["sample_rate"], run["steps"])])
     if chosen.teacher is not None:
         return read_guarantee(chosen.teacher)
     if getattr(chosen, "teachers_folder", None) is None:
         return None
-    from ..teachers.reading import read_teachers
-
     with naming("--teachers-folder"):
-        return read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
-
-
-def chosen_mechanism(
-    chosen: Any,
-    strength: Mapping[str, Any],
-    *,
-    teachers: int,
-    classes: int,
-    profiles: Sequence[PrivacyProfile] | None,
-    allocation: RandomAllocation | None,
-    overlap: int | None,
-) -> Mechanism:
-    """The strongest mechanism of the kind ``--mechanism``, with the jury that ``--jury`` asks for, if it does."""
-    from ..mechanisms.noise_free import NoiseFree
-    from ..planning.families import strongest_mechanism
-
-    mechanism = strongest_mechanism(
-        chosen.mechanism,
-        teachers=teachers,
-        classes=classes,
-        teacher=profiles,
-        overlap=overlap,
-        allocation=None if "allowance" in strength else allocation,
-        labels=1 if chosen.labels is None else chosen.labels,
-        **strength,
-    )
-    if chosen.jury is None:
-        return mechanism
-    assert isinstance(mechanism, NoiseFree)
-    return replace(mechanism, jury=check_integer("--jury", chosen.jury, low=1, high=mechanism.teachers))
-
-
-def total_delta(chosen: Any, strength: Mapping[str, Any], budget: PrivacyGuarantee | None) -> float:
-    """The delta at which the total is stated: that of the budget, or of one label."""
-    promise = budget or strength.get("label_target")
-    return float(min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta)
+        return dt.read_teachers(teacher_files("--teachers-folder", chosen.teachers_folder))
 
 
 @contextlib.contextmanager
@@ -204,29 +169,64 @@ def add_allocation(parser: Any, recorded: str) -> None:
     )
 
 
-def stated_allocation(chosen: Any, teachers: int) -> RandomAllocation | None:
+def stated_allocation(chosen: Any, teachers: int) -> dt.RandomAllocation | None:
     """What ``--allocation`` and ``--overlap`` state of so many teachers."""
-    from ..privacy.allocation import RandomAllocation
-
     unit = chosen.unit or "record"
-    return chosen.allocation and RandomAllocation(teachers=teachers, overlap=chosen.overlap or 1, unit=unit)
+    return chosen.allocation and dt.RandomAllocation(teachers=teachers, overlap=chosen.overlap or 1, unit=unit)
 
 
-def checked_allocation(
-    chosen: Any, teachers: int, profiles: Sequence[PrivacyProfile] | None
-) -> tuple[RandomAllocation | None, int | None]:
-    """The allocation that is stated, or that the teachers' files record, and the overlap; as the ensemble reads it.
+def terms_of_labels(
+    chosen: Any,
+    strength: Mapping[str, Any],
+    ledger: dt.PrivacyLedger,
+    *,
+    teachers: int,
+    classes: int,
+    profiles: Sequence[dt.PrivacyProfile] | None,
+) -> dict[str, Any]:
+    """What ``PrivateLabeler`` and ``PrivateMajorityEnsemble`` both take, by keyword, as the options ask for it.
+
+    The mechanism is the strongest of the kind ``--mechanism``, with the jury that ``--jury`` asks for. The allocation
+    is the one that is stated, or that the teachers' files record. The total is stated at the delta of the budget, or of
+    one label.
 
     Raises:
-        UnprovenPrivacy: it is stated of teachers whose constants may show the draws, and that was not accepted.
+        UnprovenPrivacy: an allocation is stated of teachers whose constants may show the draws, and that was not
+            accepted.
     """
     from ..teachers.allocations import check_constants, settled_allocation
 
-    allocation = stated_allocation(chosen, teachers)
+    allocation, neighbours = stated_allocation(chosen, teachers), stated_neighbours(chosen)
     if profiles is None:  # the mechanism's own randomness protects, so no secret is needed
-        return None, chosen.overlap if allocation is None else allocation.overlap
-    check_constants(allocation, profiles, accept=chosen.accept)
-    return settled_allocation(profiles, allocation, chosen.overlap, stated_neighbours(chosen))
+        overlap, allocation = chosen.overlap if allocation is None else allocation.overlap, None
+    else:
+        check_constants(allocation, profiles, accept=chosen.accept)
+        allocation, overlap = settled_allocation(profiles, allocation, chosen.overlap, neighbours)
+    replaced = profiles is not None and neighbours == "replace-one"
+    mechanism = dt.strongest_mechanism(
+        chosen.mechanism,
+        teachers=teachers,
+        classes=classes,
+        teacher=tuple(profile.for_replacement() for profile in profiles or ()) if replaced else profiles,
+        overlap=overlap,
+        allocation=None if "allowance" in strength else allocation,
+        labels=1 if chosen.labels is None else chosen.labels,
+        **strength,
+    )
+    if chosen.jury is not None:
+        assert isinstance(mechanism, dt.NoiseFreeMajority | dt.MeanProbabilities)
+        mechanism = replace(mechanism, jury=check_integer("--jury", chosen.jury, low=1, high=teachers))
+    promise = ledger.budget or strength.get("label_target")
+    delta = min(1.0, strength.get("allowance", 1) * chosen.delta) if promise is None else promise.delta
+    return {
+        "mechanism": mechanism,
+        "profiles": profiles,
+        "overlap": overlap,
+        "allocation": allocation,
+        "neighbours": neighbours,
+        "ledger": ledger,
+        "delta": delta,
+    }
 
 
 def add_common(parser: Any) -> None:

@@ -87,6 +87,8 @@ def _message(error: DarrmError, options: argparse.Namespace) -> str:
     if isinstance(error, InvalidArgument):
         argument, dot, field = error.name.partition(".")
         key = argument.replace("-", "_")
+        if key == "target" and key not in options:  # the library's name of what may cost so much
+            key = next((name for name in ("label_target", "total_target") if getattr(options, name, None)), key)
         if key in options:
             return str(InvalidArgument(option_name(key) + dot + field, error.expected, error.got, error.cure))
     if isinstance(error, UnprovenPrivacy) and error.finding is not None and "accept" in options:

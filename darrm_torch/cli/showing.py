@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,17 +11,12 @@ from typing import Any
 from .files import check_ending, whole
 from .parser import UsageError
 
-__all__ = ["check_figure", "fill", "print_json", "progress", "save_figure", "search_progress"]
+__all__ = ["check_figure", "print_json", "progress", "save_figure", "search_progress"]
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     print(json.dumps(value, indent=1))
-
-
-def fill(text: str) -> str:
-    """Text wrapped to 80 columns."""
-    return textwrap.fill(text, 79, subsequent_indent="  ", break_on_hyphens=False)
 
 
 @contextlib.contextmanager

@@ -73,13 +73,6 @@ def _labelled(options: Any, which: str) -> Any:
 
 
 def _run(options: Any) -> int:
-    import logging
-
-    import lightning as L
-    import torch
-    from torch.utils.data import DataLoader
-
-    from ..lightning import StudentModule
     from ..teachers.structures import rows_of, tensors_of
 
     check_ending("--out", options.out, ".pt")
@@ -97,6 +90,14 @@ def _run(options: Any) -> int:
     for part in (train, test):
         if part is not None:
             check_outputs(network, rows_of(part.datasets[0].inputs, [0]), options.classes)
+    import logging  # after all checks: Lightning takes seconds to import
+
+    import lightning as L
+    import torch
+    from torch.utils.data import DataLoader
+
+    from ..lightning import StudentModule
+
     student = StudentModule(network, classes=options.classes, learning_rate=options.learning_rate)
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

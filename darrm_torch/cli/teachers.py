@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import darrm_torch as dt
+
+from ..privacy.guarantees import format_bound
+from ..reprs import wrapped
 from .files import given_files
 from .parser import Command
-from .promises import add_accept, naming
-from .showing import fill, print_json, progress
+from .promises import add_accept, checks, naming
+from .showing import print_json, progress
 
 __all__ = ["COMMAND"]
 
@@ -23,12 +27,9 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(chosen: Any) -> int:
-    from ..privacy.guarantees import format_bound
-    from ..teachers.reading import read_teachers
-
     paths = given_files("sources", chosen.sources)
     with naming("sources"), progress(None, "accountants"):
-        profiles = read_teachers(paths, delta=chosen.delta, accept=chosen.accept)
+        profiles = dt.read_teachers(paths, **checks(chosen))
     if chosen.json:
         print_json(
             [
@@ -45,7 +46,7 @@ def _run(chosen: Any) -> int:
         numbers = "".join(format_bound(e).rjust(10) for e in (reading.epsilon, theirs["prv"], theirs["rdp"]))
         print(f"  {path.name[-width:]:<{width}}{numbers}   {reading.sampling}")
     for note in dict.fromkeys(note for profile in profiles for note in profile.reading.notes):
-        print(fill(f"- {note}"))
+        print(wrapped(f"- {note}"))
     return 0
 
 

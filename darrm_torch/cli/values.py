@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import math
+from fractions import Fraction
 
-from ..errors import DarrmError, InvalidArgument
+import darrm_torch as dt
 
-# Each command imports slow modules when it needs them, here and in the other files.
-if TYPE_CHECKING:
-    from ..noise.plurality_priors import PluralityVotes
-    from ..noise.priors import Prior
-    from ..privacy.guarantees import PrivacyGuarantee
+from ..errors import DarrmError, InvalidArgument, check_number
 
 __all__ = ["OF_MANY", "OF_TWO", "checked_prior", "guarantee", "read_guarantee", "read_prior", "read_rate", "shares"]
 
@@ -22,10 +19,8 @@ def guarantee(text: str) -> str:
     return text
 
 
-def read_guarantee(text: str) -> PrivacyGuarantee:
+def read_guarantee(text: str) -> dt.PrivacyGuarantee:
     """The guarantee EPSILON,DELTA; DELTA defaults to 0."""
-    from ..privacy.guarantees import PrivacyGuarantee
-
     try:
         numbers = [float(part) for part in text.split(",")]
         if len(numbers) not in (1, 2):
@@ -33,17 +28,19 @@ def read_guarantee(text: str) -> PrivacyGuarantee:
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4, got {text!r}") from None
     try:
-        return PrivacyGuarantee(epsilon=numbers[0], delta=numbers[1] if len(numbers) == 2 else 0.0)
+        check_number("delta", numbers[-1] if len(numbers) == 2 else 0.0, low=0.0, high=1.0, high_open=True)
+        return dt.PrivacyGuarantee(epsilon=numbers[0], delta=numbers[1] if len(numbers) == 2 else 0.0)
     except InvalidArgument as error:
         raise argparse.ArgumentTypeError(f"must be EPSILON,DELTA such as 0.1,1e-4: {error}") from None
 
 
 def read_rate(text: str) -> float:
     """A number or a fraction, such as 1/35."""
-    from fractions import Fraction
-
-    try:
-        return float(Fraction(str(text)))
+    try:  # a fraction of 1e100000000 would be computed
+        number = float(Fraction(text) if "/" in text else text)
+        if not math.isfinite(number):
+            raise ValueError
+        return number
     except (ValueError, ZeroDivisionError, OverflowError):
         raise argparse.ArgumentTypeError(f"must be a number or a fraction such as 1/35, got {text!r}") from None
 
@@ -54,25 +51,22 @@ def checked_prior(text: str) -> str:
     return text
 
 
-def read_prior(text: str) -> Prior | PluralityVotes:
+def read_prior(text: str) -> dt.IndependentVotes | dt.SharedVotes | dt.BetaVotes | dt.PluralityVotes:
     """The prior of the votes that ``OF_TWO`` or ``OF_MANY`` describes."""
-    from ..noise.plurality_priors import PluralityVotes
-    from ..noise.priors import BetaVotes, IndependentVotes, SharedVotes
-
     name, _, rest = text.partition(":")
     try:
         numbers = [float(part) for part in rest.split(",")]
         match name, numbers:
             case "independent", [mean]:
-                return IndependentVotes(mean=mean)
+                return dt.IndependentVotes(mean=mean)
             case "shared", [low, high]:
-                return SharedVotes(low=low, high=high)
+                return dt.SharedVotes(low=low, high=high)
             case "beta", [a, b]:
-                return BetaVotes(a=a, b=b)
+                return dt.BetaVotes(a=a, b=b)
             case "plurality", [accuracy]:
-                return PluralityVotes(accuracy=accuracy)
+                return dt.PluralityVotes(accuracy=accuracy)
             case "plurality", [accuracy, concentration]:
-                return PluralityVotes(accuracy=accuracy, concentration=concentration)
+                return dt.PluralityVotes(accuracy=accuracy, concentration=concentration)
         raise ValueError
     except DarrmError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import InvalidArgument, PrivacyViolation
-from .files import read_text
-from .noise import report_noise
+from ..errors import PrivacyViolation
+from .noise import read_noise, report_noise
 from .parser import Command
-from .showing import progress
 
 __all__ = ["COMMAND"]
 
@@ -19,17 +17,7 @@ def _add_arguments(parser: Any) -> None:
 
 
 def _run(options: Any) -> int:
-    from ..noise.function import NoiseFunction
-
-    text = read_text("file", options.file)
-    try:
-        with progress(None, "proof"):
-            noise = NoiseFunction.from_json(text)
-    except InvalidArgument as error:
-        cure = "" if error.name == "text" else str(error)
-        raise InvalidArgument("file", "a file that `darrm noise --out` wrote", options.file, cure) from None
-    except PrivacyViolation as error:
-        raise PrivacyViolation(f"{options.file}: {error}") from None
+    noise = read_noise("file", options.file)
     if noise.certificate is None:
         raise PrivacyViolation(
             f"{options.file} has no certificate, so it proves nothing. Compute one with `darrm noise`"

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+
+import darrm_torch as dt
 
 from ..errors import InvalidArgument, check_number
-from ..privacy.guarantees import PrivacyGuarantee
 from .files import check_ending, given_files
 from .parser import option_name, option_names
-from .promises import (
-    checked_allocation,
-    chosen_mechanism,
-    naming,
-    replaced,
-    stated_neighbours,
-    stated_unit,
-    total_delta,
-)
+from .promises import checks, for_stated_unit, naming, stated_unit, terms_of_labels
+from .showing import progress
 from .values import guarantee, read_guarantee
-
-if TYPE_CHECKING:
-    from ..labels.labeler import PrivateLabeler
-    from ..labels.ledger import PrivacyLedger
-    from ..privacy.profiles import PrivacyProfile
 
 __all__ = ["OF_VOTES", "Votes", "add_arguments"]
 
-_OF_MODELS = ("inputs", "models", "build", "classes", "findings")
+_OF_MODELS = ("inputs", "ids", "tokenizer", "models", "build", "classes", "findings", "initial")
 OF_VOTES = ("teachers", "class_names", "class_count", "layout", "keys", "header", "missing", "array", "teacher")
 _LAYOUTS = ("inputs-by-teachers", "teachers-by-inputs", "counts")
 
@@ -74,37 +66,31 @@ class Votes:
     """The votes that the options name, and the labels that they become."""
 
     def __init__(self, chosen: Any) -> None:
-        from ..labels.vote_files import VoteFile
-
         given = [name for name in _OF_MODELS if getattr(chosen, name) is not None]
         if given:
             raise InvalidArgument("--votes", "given without options about models", option_names(given))
         check_ending("--out", chosen.out, ".csv", ".npy")
-        if Path(chosen.votes).is_dir():  # the order of its parts says nothing, and only .csv holds the keys
+        if os.path.isdir(chosen.votes):  # the order of its parts says nothing, and only .csv holds the keys
             check_ending("--out", chosen.out, ".csv")
         self.accountants = None if chosen.accountants is None else given_files("--accountants", chosen.accountants)
         if self.accountants is not None and chosen.teacher is not None:
             raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher)
         count = len(self.accountants) if chosen.teachers is None and self.accountants is not None else chosen.teachers
-        if count is None:
-            raise InvalidArgument(
-                "--teachers", "given with --votes", None, "The file does not show which lines they are."
-            )
-        if (chosen.class_names is None) == (chosen.class_count is None):
-            cure = "The classes that occur among the votes are private, so they are not read from the file."
-            raise InvalidArgument("--class-names", "given, or else --class-count", "both or neither", cure)
+        if chosen.class_names is not None and chosen.class_count is not None:
+            raise InvalidArgument("--class-names", "left out with --class-count", chosen.class_names)
         self._chosen = chosen
         try:
-            self.file = VoteFile(
-                chosen.votes,
-                teachers=count,
-                classes=chosen.class_names or chosen.class_count,
-                layout=chosen.layout,
-                keys=chosen.keys,
-                header=None if chosen.header is None else chosen.header == "yes",
-                missing=chosen.missing,
-                array=chosen.array,
-            )
+            with progress(None, "votes"):
+                self.file = dt.VoteFile(
+                    chosen.votes,
+                    teachers=count,
+                    classes=chosen.class_names or chosen.class_count,
+                    layout=chosen.layout,
+                    keys=chosen.keys,
+                    header=None if chosen.header is None else chosen.header == "yes",
+                    missing=chosen.missing,
+                    array=chosen.array,
+                )
         except InvalidArgument as error:
             names = {"path": "--votes", "classes": "--class-names"}
             name = names.get(error.name, option_name(error.name))
@@ -112,56 +98,30 @@ class Votes:
         self.teachers, self.classes, self.inputs = count, len(self.file.classes), len(self.file)
 
     def build(
-        self, strength: dict[str, Any], ledger: PrivacyLedger, on_progress: Callable[[float], None]
-    ) -> PrivateLabeler:
+        self, strength: dict[str, Any], ledger: dt.PrivacyLedger, on_progress: Callable[[float], None]
+    ) -> dt.PrivateLabeler:
         """The labeler that the options ask for."""
-        from ..labels.labeler import PrivateLabeler
         from ..planning.families import FAMILIES
-        from ..privacy.profiles import PrivacyProfile
-        from ..teachers.reading import read_teachers
 
         chosen, names, profiles = self._chosen, list(self.file.names), None
         if self.accountants is not None:
             with naming("--accountants"):
-                profiles = read_teachers(
-                    self.accountants,
-                    overlap=chosen.overlap,
-                    delta=chosen.delta,
-                    accept=chosen.accept,
-                    **stated_unit(chosen),
-                )
+                how = {**checks(chosen), **stated_unit(chosen)}
+                profiles = dt.read_teachers(self.accountants, overlap=chosen.overlap, **how)
             digests = [profile.reading.digest for profile in profiles if profile.reading is not None]
             names = [digest or name for digest, name in zip(digests, names, strict=True)]
         elif chosen.teacher is not None:
-            profile, unit = PrivacyProfile.from_guarantee(read_guarantee(chosen.teacher)), stated_unit(chosen)
-            if unit["unit"] != "record":
-                profile = profile.for_unit(unit["unit"], records=unit["records_per_unit"])
-            profiles = (profile,) * self.teachers
-        elif FAMILIES[chosen.mechanism].rests_on == "teachers":
-            expected = f"given with --mechanism {chosen.mechanism}, or else --teacher"
-            raise InvalidArgument("--accountants", expected, None, "It rests on the guarantees of the teachers.")
-        allocation, overlap = checked_allocation(chosen, self.teachers, profiles)
+            profile = dt.PrivacyProfile.from_guarantee(read_guarantee(chosen.teacher))
+            profiles = (for_stated_unit(chosen, profile),) * self.teachers
         if "allowance" in strength and profiles is not None and not FAMILIES[chosen.mechanism].adds_up:
             strength = {"label_target": self._worth_of(strength["allowance"], profiles)}
-        mechanism = chosen_mechanism(
-            chosen,
-            strength,
-            teachers=self.teachers,
-            classes=self.classes,
-            profiles=replaced(chosen, profiles),
-            allocation=allocation,
-            overlap=overlap,
+        terms = terms_of_labels(
+            chosen, strength, ledger, teachers=self.teachers, classes=self.classes, profiles=profiles
         )
-        return PrivateLabeler(
-            mechanism,
+        return dt.PrivateLabeler(
+            **terms,
             teachers=names,
-            profiles=profiles,
-            overlap=overlap,
-            allocation=allocation,
-            neighbours=stated_neighbours(chosen),
             classes=self.classes,
-            ledger=ledger,
-            delta=total_delta(chosen, strength, ledger.budget),
             rules={
                 "names": self.file.classes,
                 "keys": chosen.keys,
@@ -170,7 +130,7 @@ class Votes:
             },
         )
 
-    def _worth_of(self, allowance: float, profiles: Sequence[PrivacyProfile]) -> PrivacyGuarantee:
+    def _worth_of(self, allowance: float, profiles: Sequence[dt.PrivacyProfile]) -> dt.PrivacyGuarantee:
         """What a label may cost that costs at most as much as ``allowance`` teachers."""
         chosen = self._chosen
         check_number("--allowance", allowance, low=0, low_open=True, high_open=True)
@@ -178,22 +138,16 @@ class Votes:
             (teacher,) = profiles[0].guarantees()[:1]
         else:
             epsilon = max(profile.epsilon(chosen.delta) for profile in profiles)
-            teacher = PrivacyGuarantee(epsilon=epsilon, delta=chosen.delta)
-        return PrivacyGuarantee(epsilon=allowance * teacher.epsilon, delta=min(1.0, allowance * teacher.delta))
+            teacher = dt.PrivacyGuarantee(epsilon=epsilon, delta=chosen.delta)
+        return dt.PrivacyGuarantee(epsilon=allowance * teacher.epsilon, delta=min(1.0, allowance * teacher.delta))
 
-    def spending_from(self, labeler: PrivateLabeler, ledger: PrivacyLedger) -> PrivateLabeler:
-        """The same labeler with another ledger."""
-        return labeler.spending_from(ledger)
-
-    def check_budget(self, labeler: PrivateLabeler) -> None:
+    def check_budget(self, labeler: dt.PrivateLabeler) -> None:
         """Check that all inputs fit in the budget, as if all keys were different where there are many."""
         if labeler.ledger.budget is not None and labeler.ledger.left(self.inputs) < self.inputs:
             labeler.check_budget([key for batch in self.file for key in batch.keys])
 
-    def release(self, labeler: PrivateLabeler, file: Path, advance: Callable[[int], Any]) -> None:
+    def release(self, labeler: dt.PrivateLabeler, file: Path, advance: Callable[[int], Any]) -> None:
         """Buy the labels part by part, and write them with the keys of their inputs."""
-        import numpy as np
-
         labels, named = [], self._chosen.keys is not None
         with file.open("w", encoding="utf-8", newline="") if file.suffix == ".csv" else nullcontext() as stream:
             if stream is not None:

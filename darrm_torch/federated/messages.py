@@ -21,7 +21,8 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
-from ..files import write_whole
+from ..files import write_private
+from ..limits import check_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -141,26 +142,33 @@ def site_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     """A site's signing key (Ed25519), from a PEM file; a new one, readable by its owner only, where there is no file.
 
     Raises:
-        InvalidArgument: the file holds something else.
+        InvalidArgument: the file holds something else, or cannot be read or created.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     file = Path(path)
-    if not file.exists():
+    if not os.path.exists(file):
         key = Ed25519PrivateKey.generate()
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        with write_whole(file, private=True) as temporary:
-            temporary.write_bytes(text)
+        try:
+            write_private(file, text)
+        except OSError as error:
+            raise InvalidArgument("path", "a file that can be written", str(file), error.strerror or "") from None
         return key
+    expected = "a PEM file with an Ed25519 key without a password"
     try:
-        found = serialization.load_pem_private_key(file.read_bytes(), password=None)
-    except (ValueError, TypeError):  # other bytes, or a key with a password
+        content = check_file("path", file, expected=expected, most=2**16).read_bytes()
+        found = serialization.load_pem_private_key(content, password=None)
+    except InvalidArgument:
+        raise
+    except (ValueError, TypeError, OSError, UnsupportedAlgorithm):  # other bytes, or a key with a password
         found = None
     if not isinstance(found, Ed25519PrivateKey):
-        raise InvalidArgument("path", "a PEM file with an Ed25519 key without a password", str(file))
+        raise InvalidArgument("path", expected, str(file))
     return found
 
 

@@ -24,6 +24,7 @@ from ..errors import DarrmError, InvalidArgument, check_integer
 from ..labels.identity import input_digests
 from ..labels.labeler import PrivateLabeler
 from ..labels.questions import MISSING
+from ..limits import check_file
 from .messages import Answer, MessageRefused, Request
 
 __all__ = ["Exchange", "RegisteredSite", "RemoteLabeler"]
@@ -113,6 +114,14 @@ class RemoteLabeler:
         half = len(sites) // 2 + 1
         self.quorum = half if quorum is None else check_integer("quorum", quorum, low=1, high=len(sites))
         self._events, self._log = deque[str](maxlen=1000), None if log is None else Path(log)
+        try:
+            if log is not None and os.path.lexists(log):
+                check_file("log", log, expected="a file to append to")
+            self._write("")
+        except (OSError, ValueError) as error:
+            if isinstance(error, InvalidArgument):
+                raise
+            raise InvalidArgument("log", "a file that can be written", str(log), f"{error}.") from None
 
     @property
     def agreement(self) -> str:
@@ -203,6 +212,10 @@ class RemoteLabeler:
     def _note(self, request: Request, text: str) -> None:
         line = f"{datetime.now(timezone.utc).isoformat(timespec='seconds')} round {request.round}: {text}"
         self._events.append(line)
+        self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        """Append to the log, if there is one."""
         if self._log is not None:
             with open(os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+                file.write(text)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from ..arguments import checked
 from ..arrays import IntArray
-from ..errors import InvalidArgument
-from ..labels.identity import checked_inputs
-from ..labels.voting import VotingTeachers, class_numbers
+from ..labels.identity import as_tensors, checked_inputs
+from ..labels.questions import class_numbers
+from ..labels.voting import VotingTeachers
 from ..mechanisms.noise_free import NoiseFreeMajority
 from ..teachers.checkpoints import weights_digest
 
@@ -32,6 +31,7 @@ class LocalTeacher:
     Attributes:
         digest: of the weights.
 
+    >>> import torch
     >>> teacher = LocalTeacher(nn.Linear(4, 2))
     >>> teacher.vote(torch.zeros(3, 4)).shape
     (3,)
@@ -48,10 +48,7 @@ class LocalTeacher:
         Raises:
             InvalidArgument: inputs that the network does not take.
         """
-        try:
-            questions = checked_inputs(torch.as_tensor(inputs))
-        except (TypeError, ValueError, RuntimeError) as error:  # arrays of objects, lists of unequal rows
-            raise InvalidArgument("inputs", "an array (B, ...) of finite numbers", inputs, str(error)) from None
+        questions = checked_inputs(as_tensors(inputs))
         self._voting.check(questions, [0])
         votes: IntArray = self._voting.votes(questions, [0])[0].numpy()
         return votes

@@ -51,7 +51,8 @@ def warn_before_labels(
         why = "which the budget pays" if pays else f"and {'this one costs' if labels == 1 else f'these {labels} cost'}"
         warn_caller(
             f"the labels carry noise that buys nothing: without it any number of labels from these teachers costs "
-            f"{without.guarantee}, {why if pays else f'{why} {these.guarantee}'}. NoiseFreeMajority() adds none",
+            f"{without.guarantee}, {why if pays else f'{why} {these.guarantee}'}. Give "
+            "mechanism=dt.NoiseFreeMajority(), which adds none (darrm label --mechanism noise-free)",
             LabelWarning,
         )
     elif labels == 1 and count > 1 and mechanism.classes in (None, 2):  # one vote that a site randomizes may be poor

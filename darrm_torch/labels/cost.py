@@ -3,14 +3,66 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+from ..errors import BudgetExceeded, InvalidArgument
 from ..privacy.guarantees import PrivacyGuarantee
 
-__all__ = ["Cost", "fits", "guarantee_of", "plain_guarantee", "total_cost"]
+__all__ = ["Cost", "Price", "fits", "guarantee_of", "plain_guarantee", "total_cost"]
 
 Cost = PrivacyGuarantee | Callable[[int], PrivacyGuarantee]
+
+
+class Price:
+    """The cost of labels, if it is known, against a budget that stays the same.
+
+    Finding a price can take long. Fewer labels than are known to fit do fit, so few prices are needed.
+    """
+
+    def __init__(self, cost: Cost | None) -> None:
+        if not (cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost)):
+            raise InvalidArgument("cost", "a PrivacyGuarantee of one label or a function of the number of labels", cost)
+        self.cost = cost
+        self._fitting = 0  # so many labels are known to fit in the budget,
+        self._too_many: int | None = None  # and so many are known not to
+
+    def of(self, labels: int) -> PrivacyGuarantee | None:
+        """The cost of so many labels together; ``None`` if it is not known."""
+        return None if self.cost is None else total_cost(self.cost, labels)
+
+    def left(self, count: int, most: int, budget: PrivacyGuarantee | None) -> int:
+        """How many labels, up to ``most``, fit in the budget beside ``count``."""
+        if budget is None:
+            return most
+        return bisect_left(range(most), True, key=lambda more: not self._fits(count + more + 1, budget))
+
+    def check(self, count: int, new: int, budget: PrivacyGuarantee | None) -> None:
+        """Check that ``new`` labels fit in the budget beside ``count``.
+
+        Raises:
+            BudgetExceeded: they do not.
+        """
+        total = count + new
+        while budget is not None and total > self._fitting:
+            guess = 2 * total if self._too_many is None else max(total, (total + self._too_many) // 2)
+            if self._fits(guess, budget):
+                self._fitting = guess
+            elif guess > total:
+                self._too_many = guess
+            else:
+                left = self.left(count, new, budget)
+                raise BudgetExceeded(
+                    f"{total} label{'s' * (total > 1)} would cost {self.of(total)}, over the budget of {budget}. "
+                    f"Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
+                )
+
+    def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
+        if self.cost is None:
+            cure = "The ledger has a budget: pass a cost to it or to bind()."
+            raise InvalidArgument("cost", "given, to price the labels", None, cure)
+        return fits(self.cost, labels, budget)
 
 
 def fits(cost: Cost, labels: int, budget: PrivacyGuarantee) -> bool:

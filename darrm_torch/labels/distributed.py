@@ -57,8 +57,6 @@ class DistributedEnsemble(nn.Module):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        if split not in ("teachers", "inputs"):
-            raise InvalidArgument("split", '"teachers" or "inputs"', split)
         if not dist.is_available() or not dist.is_initialized() or dist.get_rank(group) < 0:
             cure = "Start with torchrun and call torch.distributed.init_process_group first."
             raise InvalidArgument("group", "a process group that this process is in", group, cure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
 
@@ -14,15 +15,12 @@ from ..arrays import BoolArray
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
-from ..mechanisms.plurality import SelfBoundingPlurality
-from ..noise.function import NoiseFunction, self_bounding_noise
-from ..noise.store import fetch_noise
-from ..planning.families import strongest_mechanism
+from ..noise.function import NoiseFunction
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
-from ..privacy.units import RECORD, Neighbours
+from ..privacy.units import Neighbours
 from ..reprs import cut
 from ..teachers.allocations import check_constants, check_slices, settled_allocation
 from ..teachers.checkpoints import unwrap_module, weights_digest
@@ -31,10 +29,11 @@ from ..teachers.independence import check_different, check_weights
 from ..teachers.reading import read_teachers
 from ..teachers.structures import Structure, device_of, rows_of, size_of
 from .identity import checked_inputs, input_keys
+from .kept import check_strength, mechanism_for
 from .labeler import PrivateLabeler
 from .ledger import PrivacyLedger
-from .questions import checked_findings
-from .voting import VotingTeachers, class_numbers, equal_weights
+from .questions import checked_findings, class_numbers, label_shape
+from .voting import VotingTeachers, equal_weights
 
 __all__ = ["PrivateMajorityEnsemble"]
 
@@ -212,23 +211,10 @@ class PrivateMajorityEnsemble(nn.Module):
         data_loaders, optimizers = (None if part is None else list(part) for part in (data_loaders, optimizers))
         if len(engines) != len(models):
             raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")
-        if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
-            raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
-        if mechanism is None and (allowance is None) == (target is None):
-            got = "neither" if target is None else "both"
-            raise InvalidArgument("allowance", "given, or else target", got, "One of them sets the noise.")
         check_number("delta", delta, low=0, high=1, low_open=True, high_open=True)
-        if allowance is not None:
-            check_number("allowance", allowance, low=0, low_open=True, high_open=True)
         competing = class_numbers(classes)
-        labels = 2 if competing is None else len(competing)
-        if labels > 2 and noise == "one-label" and mechanism is None:
-            cure = (
-                'DaRRM is binary. Pass noise="self-bounding" and allowance=..., or build the ensemble with another '
-                "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
-            )
-            raise InvalidArgument("classes", 'two class numbers with noise="one-label"', competing, cure)
-        profiles = read_teachers(
+        check_strength(mechanism, allowance, target, noise=noise, competing=competing)
+        readings = read_teachers(
             engines,
             modules=models,
             data_loaders=data_loaders,
@@ -240,46 +226,23 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=delta,
             accept=accept,
         )
-        count, readings = len(profiles), profiles
-        check_constants(allocation, profiles, optimizers=optimizers, accept=accept)
-        allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
-        epsilons = [profile.reading.stated_epsilon for profile in profiles]
-        if neighbours == "replace-one":
-            profiles = tuple(profile.for_replacement() for profile in profiles)
-        if any(profile.unit != RECORD for profile in profiles):
-            epsilons = [profile.epsilon(delta) for profile in profiles]
+        check_constants(allocation, readings, optimizers=optimizers, accept=accept)
+        allocation, overlap = settled_allocation(readings, allocation, overlap, neighbours)
         if neighbours == "add/remove":
-            check_slices(data_loaders, overlap=overlap or count, accept=accept)
-        point = PrivacyGuarantee(epsilon=max(epsilons), delta=delta)
-        if isinstance(mechanism, str):
-            mechanism = strongest_mechanism(
+            check_slices(data_loaders, overlap=overlap or len(readings), accept=accept)
+        if not isinstance(mechanism, Mechanism):
+            profiles = readings if neighbours == "add/remove" else tuple(one.for_replacement() for one in readings)
+            mechanism = mechanism_for(
+                profiles,
                 mechanism,
-                teachers=count,
-                classes=labels,
-                teacher=profiles,
-                overlap=overlap,
+                classes=2 if competing is None else len(competing),
+                delta=delta,
                 allowance=allowance,
-                label_target=target,
-            )
-        elif mechanism is None and noise == "self-bounding":
-            if allowance is None:
-                raise InvalidArgument("allowance", "given with self-bounding noise", None)
-            mechanism = (
-                SelfBoundingPlurality(teachers=count, classes=labels, allowance=allowance, overlap=overlap)
-                if labels > 2
-                else DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))
-            )
-        elif mechanism is None:
-            if target is None:
-                assert allowance is not None
-                target = PrivacyGuarantee(epsilon=allowance * point.epsilon, delta=min(1.0, allowance * delta))
-            profile = PrivacyProfile.weakest(profiles)
-            if teacher_promise == "profile" and overlap == 1:
-                # One teacher's promise is then the whole cost, and m = 1 needs no noise.
-                profile = PrivacyProfile.from_guarantee(*profile.guarantees(), point)
-            teacher = point if teacher_promise == "point" else profile
-            mechanism = DaRRM(
-                fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress)
+                target=target,
+                overlap=overlap,
+                noise=noise,
+                teacher_promise=teacher_promise,
+                on_progress=on_progress,
             )
         label_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
         return cls(
@@ -295,6 +258,17 @@ class PrivateMajorityEnsemble(nn.Module):
             delta=None if ledger is not None and ledger.budget is not None else label_delta,
             logits=logits,
         )
+
+    @checked
+    def spending_from(self, ledger: PrivacyLedger) -> PrivateMajorityEnsemble:
+        """The same ensemble with another ledger; both have the same teachers in memory.
+
+        Raises:
+            LedgerError: the ledger belongs to another ensemble.
+        """
+        labeler, same = self._labeler.spending_from(ledger), copy.copy(self)
+        vars(same).update(_labeler=labeler, ledger=labeler.ledger, mechanism=labeler.mechanism)
+        return same
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and name in vars(self):
@@ -351,7 +325,7 @@ class PrivateMajorityEnsemble(nn.Module):
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
-            shape = (*self._labeler._shape(size_of(inputs)), most + 1)
+            shape = (*label_shape(size_of(inputs), self.findings), most + 1)
             if not isinstance(juries, np.ndarray) or juries.dtype.kind != "b" or juries.shape != shape:
                 raise InvalidArgument("juries", f"booleans of shape {shape}", type(juries).__name__)
             numbers = [number for number in numbers if juries[..., number].any()]

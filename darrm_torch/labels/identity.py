@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +14,23 @@ from ..errors import InvalidArgument
 from ..teachers.structures import Structure, mapped, size_of, tensors_of
 from .ledger_index import checked_keys
 
-__all__ = ["checked_inputs", "input_digests", "input_keys"]
+__all__ = ["as_tensors", "checked_inputs", "input_digests", "input_keys"]
 
 _MASK = "attention_mask"
+
+
+def as_tensors(inputs: Structure) -> Structure:
+    """The tensor of an array's numbers; any other inputs as they are.
+
+    Raises:
+        InvalidArgument: an array of text, dates or objects.
+    """
+    if not isinstance(inputs, np.ndarray):
+        return inputs
+    try:
+        return torch.as_tensor(inputs)
+    except (TypeError, ValueError) as error:  # ValueError: it is reversed
+        raise InvalidArgument("inputs", "an array (B, ...) of finite numbers", inputs, str(error)) from None
 
 
 def checked_inputs(inputs: Structure) -> Structure:

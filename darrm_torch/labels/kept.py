@@ -1,4 +1,4 @@
-"""Which mechanism an ensemble takes: built for its overlap, and the one that its ledger was started with.
+"""Which mechanism an ensemble takes: as strong as it may be, built for its overlap, that of its ledger.
 
 A new solve can differ in the last digits, so the ledger keeps the noise; and it keeps which teachers are on the jury.
 """
@@ -8,20 +8,120 @@ from __future__ import annotations
 import json
 import math
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from ..errors import InvalidArgument, LedgerError
+from ..errors import InvalidArgument, LedgerError, check_number
 from ..mechanisms.base import Mechanism
 from ..mechanisms.darrm import DaRRM
 from ..mechanisms.noise_free import NoiseFree
 from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
-from ..noise.function import NoiseFunction
+from ..noise.function import NoiseFunction, self_bounding_noise
+from ..noise.store import fetch_noise
+from ..planning.families import strongest_mechanism
+from ..privacy.guarantees import PrivacyGuarantee
+from ..privacy.profiles import PrivacyProfile
+from ..privacy.units import RECORD
 from .ledger import PrivacyLedger
 
-__all__ = ["check_built_for", "described", "kept_jury", "kept_mechanism", "note_noise"]
+__all__ = [
+    "check_built_for",
+    "check_strength",
+    "described",
+    "kept_jury",
+    "kept_mechanism",
+    "mechanism_for",
+    "note_noise",
+]
 
 Tables = SelfBoundingPlurality | VotePrivatePlurality
+
+
+def check_strength(
+    mechanism: str | Mechanism | None,
+    allowance: float | None,
+    target: PrivacyGuarantee | None,
+    *,
+    noise: str,
+    competing: tuple[int, ...] | None,
+) -> None:
+    """Check that ``from_opacus`` is told once how strong the noise shall be, and noise that there is for the classes.
+
+    Raises:
+        InvalidArgument: otherwise.
+    """
+    if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
+        raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
+    if mechanism is None and (allowance is None) == (target is None):
+        got = "neither" if target is None else "both"
+        raise InvalidArgument("allowance", "given, or else target", got, "One of them sets the noise.")
+    if allowance is not None:
+        check_number("allowance", allowance, low=0, low_open=True, high_open=True)
+    if mechanism is None and noise == "self-bounding" and allowance is None:
+        raise InvalidArgument("allowance", "given with self-bounding noise", None)
+    if mechanism is None and noise == "one-label" and competing is not None and len(competing) > 2:
+        cure = (
+            'DaRRM is binary. Pass noise="self-bounding" and allowance=..., or build the ensemble with another '
+            "mechanism: SelfBoundingPlurality, GNMax, PermuteAndFlip, LNMax or NoiseFreeMajority"
+        )
+        raise InvalidArgument("classes", 'two class numbers with noise="one-label"', competing, cure)
+
+
+def mechanism_for(
+    profiles: Sequence[PrivacyProfile],
+    kind: str | None,
+    *,
+    classes: int,
+    delta: float,
+    allowance: float | None,
+    target: PrivacyGuarantee | None,
+    overlap: int | None,
+    noise: str,
+    teacher_promise: str,
+    on_progress: Callable[[float], None],
+) -> Mechanism:
+    """The mechanism that ``from_opacus`` builds for teachers that were read; see :func:`check_strength`.
+
+    Args:
+        profiles: what is promised of each teacher, for the neighbours that count.
+        kind: a kind of :func:`~darrm_torch.strongest_mechanism`; ``None``: what ``noise`` says.
+        classes: C.
+        delta: the Delta at which the epsilons of the teachers are compared.
+        allowance, target: how much a label may cost.
+        overlap: r; ``None``: all.
+        noise, teacher_promise, on_progress: see ``from_opacus``.
+
+    Raises:
+        InvalidArgument: there is none, see :func:`~darrm_torch.strongest_mechanism`.
+    """
+    count = len(profiles)
+    if kind is not None:
+        return strongest_mechanism(
+            kind,
+            teachers=count,
+            classes=classes,
+            teacher=profiles,
+            overlap=overlap,
+            allowance=allowance,
+            label_target=target,
+        )
+    if noise == "self-bounding":
+        assert allowance is not None
+        if classes > 2:
+            return SelfBoundingPlurality(teachers=count, classes=classes, allowance=allowance, overlap=overlap)
+        return DaRRM(self_bounding_noise(teachers=count, allowance=allowance, overlap=overlap))
+    as_stated = all(one.unit == RECORD for one in profiles)
+    epsilon = max(one.reading.stated_epsilon if as_stated else one.epsilon(delta) for one in profiles)
+    point = PrivacyGuarantee(epsilon=epsilon, delta=delta)
+    if target is None:
+        assert allowance is not None
+        target = PrivacyGuarantee(epsilon=allowance * epsilon, delta=min(1.0, allowance * delta))
+    profile = PrivacyProfile.weakest(profiles)
+    if overlap == 1:  # one teacher's promise is then the whole cost, and m = 1 needs no noise
+        profile = PrivacyProfile.from_guarantee(*profile.guarantees(), point)
+    teacher = point if teacher_promise == "point" else profile
+    return DaRRM(fetch_noise(teachers=count, teacher=teacher, target=target, overlap=overlap, on_progress=on_progress))
 
 
 def check_built_for(mechanism: Mechanism, overlap: int, *, stated: bool) -> None:
@@ -31,7 +131,7 @@ def check_built_for(mechanism: Mechanism, overlap: int, *, stated: bool) -> None
     if built_for < overlap:
         cure = "Pass overlap=... if the data were split so, or build the mechanism for the larger overlap."
         got = overlap if stated else f"{overlap} (all teachers, because no overlap was given)"
-        raise InvalidArgument("overlap", f"at most {built_for}, as the mechanism was built for", got, cure)
+        raise InvalidArgument("overlap", f"at most {built_for}, for which the mechanism was built", got, cure)
 
 
 def described(mechanism: Mechanism) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from ..arguments import checked
 from ..arrays import BoolArray, IntArray
@@ -30,16 +28,26 @@ from ..privacy.units import RECORD, Neighbours, common_unit
 from ..reprs import cut
 from ..teachers.allocations import settled_allocation
 from ..teachers.independence import check_overlap
-from ..teachers.structures import Structure, mapped, rows_of, size_of
+from ..teachers.structures import Structure, rows_of
 from .advice import memory_ledger, warn_before_labels
 from .identity import checked_inputs, input_keys
 from .kept import check_built_for, described, kept_jury, kept_mechanism, note_noise
 from .ledger import PrivacyLedger
 from .ledger_index import checked_keys
-from .questions import MISSING, checked_findings, counts_of_votes, question_keys, table_of
+from .questions import (
+    MISSING,
+    checked_findings,
+    checked_votes,
+    classes_of_votes,
+    counts_of_votes,
+    label_shape,
+    question_keys,
+    restored_labels,
+    stored_labels,
+    table_of,
+)
 from .report import report_as_dict, report_as_text
-from .voters import Voter, distinct_names
-from .voting import restored_labels, stored_labels
+from .voters import Panel, Voter, distinct_names
 
 __all__ = ["PrivateLabeler"]
 
@@ -119,16 +127,12 @@ class PrivateLabeler:
             if not isinstance(profile, PrivacyProfile):
                 cure = "Make one with PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=..., delta=...))."
                 raise InvalidArgument("profiles", "a PrivacyProfile for each teacher", profile, cure)
-        if not isinstance(mechanism, Mechanism):
-            raise InvalidArgument("mechanism", "a Mechanism, such as DaRRM(noise)", mechanism)
         if mechanism.teachers not in (None, count):
             raise InvalidArgument("mechanism", f"built for {count} teachers", f"one for {mechanism.teachers}")
         allocation, overlap = settled_allocation(profiles, allocation, overlap, neighbours)
         self.allocation, self.neighbours = allocation, neighbours
-        if not isinstance(rules or {}, Mapping):
-            raise InvalidArgument("rules", "a mapping from names to public facts", rules)
-        self._given = {"overlap": overlap, "classes": classes, "rules": rules, "assumptions": assumptions}
-        self._given |= {"findings": findings}
+        self._given: dict[str, Any] = {"overlap": overlap, "classes": classes, "findings": findings}
+        self._given |= {"rules": rules, "assumptions": assumptions}
         self.overlap = count if overlap is None else check_integer("overlap", overlap, low=1, high=count)
         check_overlap(profiles, self.overlap)
         self._overlap_unknown = overlap is None and count > 1
@@ -174,8 +178,8 @@ class PrivateLabeler:
         self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
         if isinstance(assumptions, str) or not all(isinstance(one, str) for one in self._assumptions):
             raise InvalidArgument("assumptions", "a list of sentences", assumptions)
-        self.teachers, self._events = tuple(teachers), deque[str](maxlen=1000)
-        self._voters = tuple(teacher for teacher in teachers if not isinstance(teacher, str))
+        self.teachers = tuple(teachers)
+        self.panel = Panel([teacher for teacher in teachers if not isinstance(teacher, str)], self.findings)
 
     @checked
     def spending_from(self, ledger: PrivacyLedger) -> PrivateLabeler:
@@ -207,11 +211,10 @@ class PrivateLabeler:
         """
         keys = checked_keys(keys)
         ask: Any = votes if callable(votes) else None
-        table = None if ask else self._checked_votes(votes, len(self.profiles), *self._shape(len(keys)))
+        table = None if ask else self._checked_votes(votes, len(keys))
 
         def counted(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            shape = (len(self.profiles), *self._shape(len(rows)))
-            new = self._checked_votes(ask(rows), *shape) if table is None else table[:, rows]
+            new = self._checked_votes(ask(rows), len(rows)) if table is None else table[:, rows]
             return self._counts(new, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counted, guesses=guesses), dtype=np.int64)
@@ -225,7 +228,7 @@ class PrivateLabeler:
             BudgetExceeded: as :meth:`label`.
         """
         keys = checked_keys(keys)
-        shape = (*self._shape(len(keys)), self._class_count())
+        shape = (*label_shape(len(keys), self.findings), classes_of_votes(self.mechanism, self.classes))
         expected = f"integers of shape {shape}"
         table = table_of("counts", counts, expected)
         if table.dtype.kind not in "iu" or table.shape != shape:
@@ -250,18 +253,19 @@ class PrivateLabeler:
             InvalidArgument: teachers that are only named, or inputs that are not finite numbers.
             BudgetExceeded: the batch would cost more than the ledger's budget; no teacher was asked.
         """
-        if len(self._voters) < len(self.profiles):
+        if len(self.panel.voters) < len(self.profiles):
             cure = "Pass their votes: label(keys, votes)."
             raise InvalidArgument("teachers", "voters, to be asked for votes", "names", cure)
         inputs = checked_inputs(inputs)
         keys = input_keys(inputs, keys)
-        self._class_count()  # where votes cannot be read, no teacher is asked
+        classes = classes_of_votes(self.mechanism, self.classes)  # where votes cannot be read, no teacher is asked
 
         def counts(rows: Sequence[int], juries: BoolArray | None) -> IntArray:
-            new, votes = rows_of(inputs, rows), np.full((len(self._voters), *self._shape(len(rows))), MISSING)
+            new = rows_of(inputs, rows)
+            votes = np.full((len(self.profiles), *label_shape(len(rows), self.findings)), MISSING)
             for number in range(len(votes)):
                 if juries is None or juries[..., number].any():
-                    votes[number] = self._vote(number, new)
+                    votes[number] = self.panel.vote(number, new, classes=classes)
             return self._counts(votes, [keys[row] for row in rows], juries)
 
         return np.asarray(self.answer(keys, counts), dtype=np.int64)
@@ -286,27 +290,24 @@ class PrivateLabeler:
             BudgetExceeded: as :meth:`label`.
         """
 
-        mechanism_for = informed(self.mechanism, guesses, math.prod(self._shape(len(keys))))
+        mechanism_for = informed(self.mechanism, guesses, math.prod(label_shape(len(keys), self.findings)))
 
         def draw(questions: Sequence[int]) -> Sequence[int | bytes]:
             new = self._inputs_of(questions)
             juries = self._juries(len(questions))
-            votes = counts(new, None if juries is None else juries.reshape(*self._shape(len(new)), -1))
+            shape = label_shape(len(new), self.findings)
+            votes = counts(new, None if juries is None else juries.reshape(*shape, -1))
             votes = votes if self.findings is None else votes.reshape(-1, 2)
             return stored_labels(mechanism_for(questions).aggregate(votes))
 
         with self._overlap_hint():
             answers = self.ledger.answer(question_keys(keys, self.findings), draw)
         labels = restored_labels(answers, soft=self.mechanism.shares > 1)
-        return labels if self.findings is None else labels.reshape(self._shape(len(keys)))
-
-    def _shape(self, inputs: int) -> tuple[int, ...]:
-        """The shape of the labels of so many inputs: ``(B,)``, or ``(B, F)`` with findings."""
-        return (inputs,) if self.findings is None else (inputs, len(self.findings))
+        return labels if self.findings is None else labels.reshape(label_shape(len(keys), self.findings))
 
     def _inputs_of(self, questions: Sequence[int]) -> list[int]:
         """The positions of the inputs that questions at these positions are about."""
-        of_each = math.prod(self._shape(1))
+        of_each = math.prod(label_shape(1, self.findings))
         return list(dict.fromkeys(question // of_each for question in questions))
 
     def _juries(self, items: int) -> BoolArray | None:
@@ -352,45 +353,21 @@ class PrivateLabeler:
     @property
     def sensitive_events(self) -> tuple[str, ...]:
         """The last 1,000 times that a voter failed; for the party that runs the labeler only."""
-        return tuple(self._events)
+        return tuple(self.panel.events)
 
-    def _class_count(self) -> int:
-        if self.mechanism.shares > 1:
-            cure = "Use PrivateMajorityEnsemble, which asks models for probabilities."
-            raise InvalidArgument("mechanism", "one that counts votes", type(self.mechanism).__name__, cure)
-        classes = self.mechanism.classes if self.classes is None else self.classes
-        if classes is None:
-            expected = f"given, because {type(self.mechanism).__name__} takes any number of them"
-            raise InvalidArgument("classes", expected, None, "The classes among the votes do not show it.")
-        return classes
-
-    def _checked_votes(self, votes: Any, *shape: int) -> IntArray:
-        """A copy of votes of this shape, ``(K, B)`` or those ``(B,)`` of one teacher, each with F for findings."""
-        classes, expected = self._class_count(), f"integers of shape {shape}"
-        table = table_of("votes", votes, expected)
-        if table.shape != shape or (table.dtype.kind not in "iu" and table.size):
-            cure = f"Row k holds the votes of teacher k: {len(self.profiles)} teachers, one column for each key."
-            got = f"{table.dtype} of shape {table.shape}"
-            raise InvalidArgument("votes", expected, got, cure)
-        if table.size and (table.min() < MISSING or table.max() >= classes):
-            cure = "-1 stands for a vote that is missing."
-            raise InvalidArgument("votes", f"classes in 0..{classes - 1}, or -1", "others", cure)
-        return np.array(table, dtype=np.int64)
-
-    def _vote(self, number: int, inputs: Structure) -> IntArray:
-        """The votes ``(B,)`` of one voter; all missing where it fails, which only the private events show."""
-        try:  # a voter may write into its inputs
-            votes = self._voters[number].vote(mapped(inputs, Tensor.clone))
-            return self._checked_votes(votes, *self._shape(size_of(inputs)))
-        except Exception as error:
-            self._events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
-            return np.full(self._shape(size_of(inputs)), MISSING)
+    def _checked_votes(self, votes: Any, inputs: int) -> IntArray:
+        """A copy of the votes ``(K, B)`` or ``(K, B, F)`` of all teachers on so many inputs."""
+        count, classes = len(self.profiles), classes_of_votes(self.mechanism, self.classes)
+        cure = f"Row k holds the votes of teacher k: {count} teachers, one column for each key."
+        return checked_votes(votes, (count, *label_shape(inputs, self.findings)), classes=classes, cure=cure)
 
     def _counts(self, votes: IntArray, keys: Sequence[bytes], juries: BoolArray | None) -> IntArray:
         """Vote counts ``(rows, C)``, or ``(rows, F, 2)``, of votes ``(K, rows)`` or ``(K, rows, F)``."""
         keys = question_keys(keys, self.findings)
         flat = None if juries is None else juries.reshape(len(keys), -1)
-        counts = counts_of_votes(votes.reshape(len(votes), -1), keys, self._class_count(), flat)
+        counts = counts_of_votes(
+            votes.reshape(len(votes), -1), keys, classes_of_votes(self.mechanism, self.classes), flat
+        )
         return counts.reshape(*votes.shape[1:], -1)
 
     # --- privacy --------------------------------------------------------------------------------------------------

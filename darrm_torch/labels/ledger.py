@@ -12,10 +12,10 @@ from datetime import datetime, timezone
 from typing import IO, Any, NamedTuple
 
 from ..arguments import checked
-from ..errors import BudgetExceeded, InvalidArgument, LedgerError, check_integer, check_number
+from ..errors import InvalidArgument, LedgerError, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee, check_guarantee
 from ..reprs import text_or_nothing
-from .cost import Cost, fits, guarantee_of, plain_guarantee, total_cost
+from .cost import Cost, Price, guarantee_of, plain_guarantee
 from .ledger_file import Entry, EntryFile, EntryList, Mark, file_errors
 from .ledger_head import LedgerHead
 from .ledger_index import LabelIndex, checked_keys, new_keys
@@ -103,7 +103,7 @@ given out; 0 more labels fit
         elif head is not None:
             raise InvalidArgument("head", "left out for a ledger in memory", str(head))
         self._head = None if head is None else LedgerHead(head, self.path)
-        self._set_cost(cost)
+        self._price = Price(cost)
         self._timeout = check_number("timeout", timeout, low=0.0, high_open=True)
         self._prepare(create=True)
         if self._head is not None:
@@ -136,7 +136,7 @@ given out; 0 more labels fit
             )
         self._keep_cost(cost)
         if cost is not None:
-            self._set_cost(cost)
+            self._price = Price(cost)
 
     @checked
     def differences(self, identity: Mapping[str, str]) -> list[str]:
@@ -249,20 +249,12 @@ given out; 0 more labels fit
         """The cost of the labels so far, or of ``labels`` labels; ``None`` if no cost is known."""
         least = self.count or int(self.note("validation 1") is not None)  # a validation is in the price of any label
         labels = least if labels is None else check_integer("labels", labels, low=0, high=2**53)
-        return None if self._cost is None else total_cost(self._cost, labels)
+        return self._price.of(labels)
 
     @checked
     def left(self, most: int) -> int:
         """How many new labels, up to ``most``, still fit in the budget."""
-        check_integer("most", most, low=0)
-        budget, count = self.budget, self.count
-        if budget is None:
-            return most
-        fits, too_many = 0, most + 1
-        while too_many - fits > 1:
-            middle = (fits + too_many) // 2
-            fits, too_many = (middle, too_many) if self._fits(count + middle, budget) else (fits, middle)
-        return fits
+        return self._price.left(self.count, check_integer("most", most, low=0, high=2**62), self.budget)
 
     def report(self) -> dict[str, Any]:
         """Labels, charges, budget and cost, ready for JSON; no digest of the teachers."""
@@ -307,11 +299,11 @@ given out; 0 more labels fit
     def __getstate__(self) -> dict[str, Any]:
         if self.path == ":memory:":
             raise LedgerError(_IN_MEMORY)
-        return {"path": self.path, "_head": self._head, "_cost": self._cost, "_timeout": self._timeout}
+        return {"path": self.path, "_head": self._head, "_cost": self._price.cost, "_timeout": self._timeout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._price = Price(state.pop("_cost"))
         self.__dict__.update(state)
-        self._set_cost(self._cost)
         self._prepare(create=False)
 
     # --- entries --------------------------------------------------------------------------------------------------
@@ -406,13 +398,6 @@ given out; 0 more labels fit
 
     # --- cost -----------------------------------------------------------------------------------------------------
 
-    def _set_cost(self, cost: Cost | None) -> None:
-        if not (cost is None or isinstance(cost, PrivacyGuarantee) or callable(cost)):
-            raise InvalidArgument("cost", "a PrivacyGuarantee of one label or a function of the number of labels", cost)
-        self._cost = cost
-        self._fitting = 0  # so many labels are known to fit in the budget,
-        self._too_many: int | None = None  # and so many are known not to
-
     def _keep_cost(self, cost: Cost | None) -> None:
         """The cost of one label never changes: otherwise the labels before would seem to have cost something else."""
         if isinstance(cost, PrivacyGuarantee):
@@ -421,28 +406,8 @@ given out; 0 more labels fit
             if kept != cost:
                 raise LedgerError(f"{self.path} charges {kept} a label, not {cost}. Use another ledger.")
 
-    def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
-        if self._cost is None:
-            cure = "The ledger has a budget: pass a cost to it or to bind()."
-            raise InvalidArgument("cost", "given, to price the labels", None, cure)
-        return fits(self._cost, labels, budget)
-
     def _check_budget(self, new: int) -> None:
-        budget, total = guarantee_of(self._facts.get("budget")), len(self._labels) + new
-        # Finding a price can take long. Fewer labels than are known to fit do fit, so few prices are needed.
-        while budget is not None and total > self._fitting:
-            guess = 2 * total if self._too_many is None else max(total, (total + self._too_many) // 2)
-            if self._fits(guess, budget):
-                self._fitting = guess
-            elif guess > total:
-                self._too_many = guess
-            else:
-                assert self._cost is not None
-                left = self.left(new)
-                raise BudgetExceeded(
-                    f"{total} label{'s' * (total > 1)} would cost {total_cost(self._cost, total)}, over the budget of "
-                    f"{budget}. Nothing was given out; {left} more label{'s fit' if left != 1 else ' fits'}"
-                )
+        self._price.check(len(self._labels), new, guarantee_of(self._facts.get("budget")))
 
 
 def _checked_label(label: Any) -> int | str:

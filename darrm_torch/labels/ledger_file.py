@@ -24,7 +24,6 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import LedgerError
@@ -319,7 +318,7 @@ class EntryFile:
             number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         except FileExistsError:
             deadline = time.monotonic() + min(self._timeout, 5.0)
-            while Path(self.path).is_file() and os.path.getsize(self.path) < _START and time.monotonic() < deadline:
+            while self._may_be_unfinished() and time.monotonic() < deadline:
                 time.sleep(0.002)  # another process is creating it
             return
         with io.FileIO(number, "r+") as stream:
@@ -329,6 +328,14 @@ class EntryFile:
             _write(stream, 0, self._first_line() + 2 * mark)
             _sync(stream)
         sync_folder(self.path)
+
+    def _may_be_unfinished(self) -> bool:
+        """Whether the file is the beginning of a new ledger."""
+        if not os.path.isfile(self.path):
+            return False
+        with open(self.path, "rb") as stream:
+            content = stream.read(_START)
+        return len(content) < _START and content[: len(_MAGIC)] == _MAGIC[: len(content)]
 
     def _check_file(self, stream: io.FileIO) -> None:
         """The open file is the one at the path, a plain file with one name."""

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from ..errors import LedgerError
-from ..files import write_whole
+from ..files import write_private
+from ..limits import check_file
 from .ledger_file import Mark, file_errors
 
 __all__ = ["LedgerHead"]
@@ -31,6 +32,8 @@ class LedgerHead:
             LedgerError: it is missing though ``required``, damaged, or of another ledger.
         """
         try:
+            if os.path.lexists(self.path):
+                check_file("head", self.path, most=_LARGEST)
             head = json.loads(Path(self.path).read_text(encoding="utf-8"))
             owner, mark = head["ledger"], Mark(int(head["entries"]), 0, str(head["digest"]))
         except FileNotFoundError:
@@ -40,7 +43,7 @@ class LedgerHead:
                     "without a head"
                 ) from None
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise LedgerError(f"{self.path} is no head of a ledger: {error}") from None
         if owner != ledger_id:
             raise LedgerError(f"{self.path} is the head of another ledger than {self._ledger}")
@@ -70,10 +73,11 @@ class LedgerHead:
     def write(self, ledger_id: str, last: Mark) -> None:
         """Replace the head; it is on disk when this returns."""
         head = {"ledger": ledger_id, "entries": last.entries, "digest": last.digest}
-        with file_errors(self.path), write_whole(Path(self.path), private=True) as beside:
-            beside.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        with file_errors(self.path):
+            write_private(Path(self.path), json.dumps(head) + "\n")
 
 
+_LARGEST = 2**12  # bytes
 _RESTORED = (
     "One of them is an older copy. Nothing was given out. Restore the newest ledger, or labels would be drawn again"
 )

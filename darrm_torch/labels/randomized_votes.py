@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
 from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import InvalidArgument
 from ..mechanisms.selection import RandomizedPlurality
 from ..privacy.profiles import PrivacyProfile
+from .identity import as_tensors
 from .labeler import PrivateLabeler
 from .ledger import PrivacyLedger
 from .voters import Voter
@@ -52,6 +50,7 @@ class RandomizedVotes:
         InvalidArgument: a ledger without a budget, or an argument out of range.
         LedgerError: the ledger belongs to another teacher or to other randomness.
 
+    >>> import torch
     >>> from darrm_torch import PrivacyGuarantee
     >>> class Teacher:
     ...     digest = "weights of north"
@@ -113,9 +112,4 @@ class RandomizedVotes:
             InvalidArgument: inputs that are no finite numbers.
             BudgetExceeded: the inputs that are new would cost more than the budget; no vote was taken.
         """
-        if isinstance(inputs, np.ndarray):
-            try:
-                inputs = torch.as_tensor(inputs)
-            except TypeError as error:  # objects, text, dates
-                raise InvalidArgument("inputs", "an array (B, ...) of finite numbers", inputs, str(error)) from None
-        return self.labeler(inputs)
+        return self.labeler(as_tensors(inputs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from ..privacy.guarantees import alarm, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.totals import TotalPrivacy
 from ..privacy.units import RECORD
+from ..reprs import wrapped
 from .accuracy import kept_estimates
 from .ledger import PrivacyLedger
 
@@ -104,10 +104,10 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
     for title, items in lists.items():
         if items:
             lines = [title, *([""] if markdown else []), *(f"- {item}" for item in items)]
-            paragraphs.append("\n".join(lines if markdown else map(_wrapped, lines)))
+            paragraphs.append("\n".join(lines if markdown else map(wrapped, lines)))
     if markdown:
         return "\n\n".join(["# Privacy report", *paragraphs]) + "\n"
-    return "\n".join(_wrapped(paragraph) if "\n" not in paragraph else paragraph for paragraph in paragraphs)
+    return "\n".join(wrapped(paragraph) if "\n" not in paragraph else paragraph for paragraph in paragraphs)
 
 
 def _cost(whose: str, total: Mapping[str, Any]) -> str:
@@ -148,7 +148,3 @@ def _numbered(numbers: Sequence[int]) -> str:
             runs.append([number])
     listed = ", ".join("-".join(map(str, run)) for run in runs)
     return f"Teacher{'s' * (len(numbers) > 1)} {listed}"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 79, subsequent_indent="  ")

@@ -26,8 +26,8 @@ from ..teachers.shards import open_private
 from ..teachers.structures import Structure, rows_of
 from .identity import checked_inputs, input_digests
 from .labeler import PrivateLabeler
-from .questions import checked_findings
-from .voting import VotingTeachers, class_numbers
+from .questions import checked_findings, class_numbers, classes_of_votes, label_shape
+from .voting import VotingTeachers
 
 __all__ = ["StoredTeacher", "label_loader"]
 
@@ -45,7 +45,7 @@ class StoredTeacher:
         file: see :func:`~darrm_torch.load_teacher`.
         build_model: returns a network of the teacher's architecture.
         classes, findings: which logits compete, see :class:`~darrm_torch.PrivateMajorityEnsemble`.
-        device: where it votes.
+        device: where it votes; ``"cuda"`` falls back to the CPU without CUDA.
         dtype: the precision in which it votes, such as ``torch.bfloat16``; ``None``: that of its weights. It is part of
             the ``digest``, because a vote may depend on it.
 
@@ -70,12 +70,13 @@ class StoredTeacher:
         device: str = "cpu",
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.file, self._build, self._device, self._dtype = Path(file), build_model, device, dtype
+        self.file, self._build, self._dtype = Path(file), build_model, dtype
         self._classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
         try:
             torch.device(device)
         except RuntimeError:
             raise InvalidArgument("device", "cpu or cuda", device) from None
+        self._device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self._weights = weights_digest(Checkpoint.read(file).weights)
         self.digest = self._weights if dtype is None else f"{self._weights} {dtype}"
         self._loaded: VotingTeachers | None = None
@@ -168,7 +169,7 @@ def label_loader(
     ...     label_loader(labeler, torch.rand(20, 4).split(8), private_folder=f"{folder}/private", progress=False).shape
     (20,)
     """
-    voters = labeler._voters
+    voters = labeler.panel.voters
     if len(voters) < len(labeler.profiles):
         raise InvalidArgument("labeler", "one whose teachers are voters, such as StoredTeacher", "one with names")
     for number, (voter, profile) in enumerate(zip(voters, labeler.profiles, strict=True)):
@@ -179,7 +180,8 @@ def label_loader(
     new = np.array(labeler.check_budget(keys), dtype=np.int64)
     folder = open_private(private_folder)
     votes = folder / "votes"
-    kind = np.int8 if labeler._class_count() <= 127 else np.int16 if labeler._class_count() <= 2**15 else np.int32
+    classes = classes_of_votes(labeler.mechanism, labeler.classes)
+    kind = np.int8 if classes <= 127 else np.int16 if classes <= 2**15 else np.int32
     files = []
     if len(new):
         open_private(votes)
@@ -199,9 +201,9 @@ def label_loader(
     def kept(start: int, rows: Sequence[int]) -> IntArray:
         return np.stack([np.load(file, mmap_mode="r")[start:][rows] for file in files])
 
-    part = max(1, _PART // math.prod(labeler._shape(1)))
+    part = max(1, _PART // math.prod(label_shape(1, labeler.findings)))
     parts = [labeler.label(keys[start : start + part], partial(kept, start)) for start in range(0, len(keys), part)]
-    labels: IntArray = np.concatenate([np.zeros(labeler._shape(0), dtype=np.int64), *parts])
+    labels: IntArray = np.concatenate([np.zeros(label_shape(0, labeler.findings), dtype=np.int64), *parts])
     for file in files:
         file.unlink()
     with contextlib.suppress(OSError):  # another run's
@@ -218,7 +220,8 @@ def _votes_of(
     labeler: PrivateLabeler, number: int, loader: Iterable[Any], keys: Sequence[bytes], new: IntArray
 ) -> IntArray:
     """One voter's votes ``(N,)`` or ``(N, F)`` on the inputs that are new."""
-    voter, votes = labeler._voters[number], np.full(labeler._shape(len(keys)), _NOT_ASKED)
+    voter, votes = labeler.panel.voters[number], np.full(label_shape(len(keys), labeler.findings), _NOT_ASKED)
+    classes = classes_of_votes(labeler.mechanism, labeler.classes)
     start, same = 0, True
     with voter if isinstance(voter, contextlib.AbstractContextManager) else contextlib.nullcontext():
         for inputs in _batches(loader):
@@ -228,7 +231,7 @@ def _votes_of(
             first, last = np.searchsorted(new, [start, end])
             if same and last > first:
                 rows = new[first:last]
-                votes[rows] = labeler._vote(number, rows_of(inputs, (rows - start).tolist()))
+                votes[rows] = labeler.panel.vote(number, rows_of(inputs, (rows - start).tolist()), classes=classes)
             start = end
     if not same or start != len(keys):
         cure = "Use shuffle=False and no random transforms."

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from ..arguments import checked
 from ..arrays import FloatArray, IntArray
 from ..errors import BudgetExceeded, DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..files import write_whole
+from ..files import write_private
 from ..mechanisms.counts import private_counts
 from ..mechanisms.sampling import RandomBits
 from ..privacy.validation import PrivateValidation, Reads
@@ -90,12 +90,10 @@ def validate(
     >>> 0 < low < estimate.accuracy < high < 1
     True
     """
-    declared = ensemble.allocation.validation if ensemble.allocation is not None else None
     reads: Reads = of if isinstance(of, str) else "student"
     check_number("confidence", confidence, low=0.0, high=1.0, low_open=True, high_open=True)
     check_integer("bins", bins, low=1, high=1000)
-    _check(ensemble, shards, declared, reads)
-    assert declared is not None
+    declared = _checked_declaration(ensemble, shards, reads)
     if by == "confidence" and of == "teachers":
         raise InvalidArgument("by", '"class" or "all" for teachers, whose votes have no confidence', by)
     answers = _answers(ensemble, of)
@@ -145,19 +143,18 @@ def _unreadable(error: Exception, shards: Shards) -> DarrmError:
     if shards.private_folder is not None:
         file = shards.private_folder / "failed-validation.txt"
         place = f"is in {file} and nowhere else"
-        with write_whole(file, private=True) as temporary:
-            temporary.write_text(f"{type(error).__name__}: {error}\n")
+        write_private(file, f"{type(error).__name__}: {error}\n")
     return DarrmError(f"a held-out record could not be read. The reason {place}")
 
 
-def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateValidation | None, reads: Reads) -> None:
-    """Refuse what was not declared, what has no price, and what exceeds the budget."""
+def _checked_declaration(ensemble: PrivateMajorityEnsemble, shards: Shards, reads: Reads) -> PrivateValidation:
+    """What was declared; refuse what was not, what has no price, and what exceeds the budget."""
+    declared = None if ensemble.allocation is None else ensemble.allocation.validation
     cure = "Declare it before training: assign_shards(holdout=..., validation=PrivateValidation(...))."
-    if declared is None or not shards.holdout:
-        what = "ensemble" if declared is None else "shards"
-        raise InvalidArgument(
-            what, "one with a declared validation" if declared is None else "some held out", "none", cure
-        )
+    if declared is None:
+        raise InvalidArgument("ensemble", "one with a declared validation", "none", cure)
+    if not shards.holdout:
+        raise InvalidArgument("shards", "some held out", "none", cure)
     if ensemble.findings is not None:
         raise InvalidArgument(
             "ensemble", "one without findings", "findings", "A record would change a count of each finding."
@@ -179,6 +176,7 @@ def _check(ensemble: PrivateMajorityEnsemble, shards: Shards, declared: PrivateV
     budget = ensemble.ledger.budget
     if budget is not None and (total.epsilon > budget.epsilon or total.delta > budget.delta):
         raise BudgetExceeded(f"with the validation the total is {total.guarantee}, over the budget of {budget}")
+    return declared
 
 
 def _check_data(dataset: Any, shards: Shards) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..arrays import IntArray
-from ..errors import InvalidArgument, check_integer
+from ..errors import InvalidArgument, check_integer, is_integer
 from .questions import MISSING
 from .vote_cells import EMPTY, UNKNOWN, Codes, as_written, is_header
 from .vote_tables import kind_of, lines_of, matrix_of, parquet_batches, parquet_shape, parts_of
@@ -68,7 +68,7 @@ class VoteFile:
             It is an exact function of the votes, and as private as they are.
 
     Raises:
-        InvalidArgument: a file of another kind or shape, several layouts that fit, values that are no classes, or a
+        InvalidArgument: a file of another kind or shape, several layouts that fit, values that are no class, or a
             vote that is missing without ``missing``. The message says which argument resolves it.
 
     >>> import tempfile
@@ -95,7 +95,7 @@ class VoteFile:
     ) -> None:
         self.path = Path(path)
         self.teachers = check_integer("teachers", teachers, low=1, high=2**20)
-        if isinstance(classes, int):
+        if is_integer(classes) or not isinstance(classes, Iterable):
             names = [str(one) for one in range(check_integer("classes", classes, low=2, high=2**20))]
         else:
             names = _texts("classes", classes)
@@ -106,7 +106,7 @@ class VoteFile:
         self.classes = tuple(names)
         absent = set(_texts("missing", missing))
         if absent & set(names):
-            raise InvalidArgument("missing", "no class", sorted(absent & set(names)))
+            raise InvalidArgument("missing", "values that are no class", sorted(absent & set(names)))
         self._codes = Codes({name: number for number, name in enumerate(names)} | dict.fromkeys(absent, MISSING))
         self._layout, self._keys, self._array = layout, keys, array
         self._part = check_integer("part", part, low=1, high=2**24)
@@ -177,30 +177,35 @@ class VoteFile:
             place = {as_written(names[column]): column for column in columns}
             if place.keys() != set(self.classes):
                 cure = "Rename the columns, or pass as classes what they are called, in the order of the labels."
-                raise InvalidArgument("path", f"columns of counts named {list(self.classes)}", list(place), cure)
+                raise InvalidArgument("path", f"columns of counts named {list(self.classes)}", "other names", cure)
             columns = [place[name] for name in self.classes]
         elif names is not None and self._layout == "inputs-by-teachers":
             teachers = tuple(names[column].strip() for column in columns)
             if len(set(teachers)) < len(teachers) or "" in teachers:
-                raise InvalidArgument("path", "columns with a different name for each teacher", list(teachers))
+                got = "an empty name, or a name twice"  # they are votes where a header was wrongly stated
+                raise InvalidArgument("path", "columns with a different name for each teacher", got)
             return teachers, columns, key
         return tuple(f"teacher {number}" for number in range(self.teachers)), columns, key
 
     def _key_position(self, names: list[str] | None, width: int) -> int | None:
         if self._keys is None:
-            if self._kind == "parquet" and self.path.is_dir():
+            if self._kind == "parquet" and os.path.isdir(self.path):
                 cure = "The order of the parts of a folder is no identity."
                 raise InvalidArgument("keys", f"the column that identifies the inputs: {names}", None, cure)
             return None
         position = self._stated_position()
-        named = [place for place, name in enumerate(names or []) if name == self._keys]
+        named = [place for place, name in enumerate(names or []) if name.strip() == self._keys]
         if len(named) > 1 or (named and position is not None and position < width and named != [position]):
             cure = "Rename a column."
             raise InvalidArgument("keys", "the name or position of one column", f"{self._keys!r}, of several", cure)
         position = named[0] if named else position
-        if position is None or not 0 <= position < width:
-            raise InvalidArgument("keys", f"one of the columns {names or f'0..{width - 1}'}", self._keys)
+        if position is None or position >= width:
+            raise self._no_column(names, width)
         return position
+
+    def _no_column(self, names: list[str] | None, width: int) -> InvalidArgument:
+        named = f", by name {names}" if names and self._kind == "parquet" else ""  # a line of text may hold votes
+        return InvalidArgument("keys", f"one of the columns 0..{width - 1}{named}", self._keys)
 
     def _stated_position(self) -> int | None:
         """The position that ``keys`` is, if it may be one."""
@@ -224,8 +229,11 @@ class VoteFile:
     def _has_header(self) -> bool:
         """Whether the first line holds names; refused where it may hold names or votes."""
         first, position = next(lines_of(self.path), []), self._stated_position()
-        if not first or (position is None and self._keys in first):
+        named = self._keys in [name.strip() for name in first]
+        if not first or (position is None and named):
             return bool(first)  # an empty file is refused later
+        if self._keys is not None and not named and not (position is not None and position < len(first)):
+            raise self._no_column(None, len(first))
         cells = [cell for place, cell in enumerate(first) if place != position]
         codes = None if self._layout == "counts" else Codes(self._codes.meanings)
         header = is_header(cells, codes=codes, classes=self.classes)
@@ -241,11 +249,11 @@ class VoteFile:
         for cells, keys in self._inputs():
             if self._layout == "counts" and (wrong := cells.sum(axis=1) != self.teachers).any():
                 got = f"another sum in row {row + int(np.argmax(wrong))}"
-                raise InvalidArgument("path", f"counts that add up to {self.teachers} teachers", got)
+                raise InvalidArgument("path", f"a table of counts that add up to {self.teachers} teachers", got)
             if keys is None:
                 keys = [f"row {number}".encode() for number in range(row, row + len(cells))]
-            elif not all(keys):
-                got = f"an empty one in row {row + keys.index(b'')}"
+            elif not all(map(bytes.strip, keys)):
+                got = f"an empty one in row {row + [key.strip() for key in keys].index(b'')}"
                 raise InvalidArgument("keys", "a column without empty cells", got)
             row += len(cells)
             yield VoteBatch(keys, None, cells) if self._layout == "counts" else VoteBatch(keys, cells.T, None)
@@ -277,13 +285,13 @@ class VoteFile:
         if unknown.any():
             row, marks = row + int(np.argmax(unknown)), self._codes.unknown_marks
             if self._layout == "counts":
-                expected = f"counts that add up to {self.teachers} teachers, whole numbers in 0..{self.teachers}"
+                expected = f"a table of counts that add up to {self.teachers} teachers, whole numbers up to that"
                 raise InvalidArgument("path", expected, f"others in row {row}")
             shown = list(self.classes) if len(self.classes) <= 10 else f"{self.classes[0]} to {self.classes[-1]}"
             got = f"{' and '.join(map(repr, marks)) or 'another value'} in row {row}"
             listed = ", ".join(f'"{mark}"' for mark in marks) or "..."
             cure = f"If that stands for a vote that is missing, pass missing=[{listed}]."
-            raise InvalidArgument("path", f"votes that are one of {shown}", got, cure)
+            raise InvalidArgument("path", f"a table of votes that are one of {shown}", got, cure)
         return codes
 
     def _text_rows(self) -> Iterator[tuple[IntArray, list[bytes] | None]]:

@@ -7,6 +7,7 @@ import gzip
 import importlib.util
 import io
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import InvalidArgument
-from ..limits import check_file, check_unpacked
+from ..limits import MOST_BYTES, check_file, check_unpacked
 
 __all__ = ["Kind", "kind_of", "lines_of", "matrix_of", "parquet_batches", "parquet_shape", "parts_of"]
 
@@ -25,12 +26,13 @@ Kind = Literal["text", "matrix", "parquet"]
 
 _ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".npy", ".npz", ".parquet")
 _LONGEST_LINE = 2**24
+_TEXTS = ("string", "large_string", "string_view")  # types of Arrow
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, RuntimeError, csv.Error, zlib.error, zipfile.BadZipFile)
 
 
 def kind_of(path: Path) -> Kind:
     """What a file holds, by its name; a folder holds Parquet files."""
-    if path.is_dir():
+    if os.path.isdir(path):
         return "parquet"
     expected = f"a folder of .parquet files, or a file: {', '.join(_ENDINGS)}"
     check_file("path", path, expected=expected)
@@ -44,7 +46,7 @@ def kind_of(path: Path) -> Kind:
 
 def parts_of(path: Path) -> list[Path]:
     """The file, or all files of a folder without those that are hidden or notes of Spark."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [path]
     expected = "a folder of .parquet files only"
     parts = sorted(part for part in path.iterdir() if not part.name.startswith((".", "_")))
@@ -68,8 +70,12 @@ def _readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise InvalidArgument("path", "text in UTF-8", str(path), f"{error.reason}.".capitalize()) from None
     except _DAMAGE as error:
-        expected = "an array of numbers or text" if path.suffix in (".npy", ".npz") else "a table that can be read"
-        raise InvalidArgument("path", expected, str(path), " ".join(str(error).split())) from None
+        if path.suffix in (".npy", ".npz"):
+            cure = "It is damaged, or no file of NumPy, or it holds Python objects, which are not read."
+            raise InvalidArgument("path", "an array of numbers or text", str(path), cure) from None
+        cure = " ".join(str(error).split())
+        cure = "A quote is never closed." if cure == "unexpected end of data" else cure
+        raise InvalidArgument("path", "a table that can be read", str(path), cure) from None
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -94,7 +100,8 @@ def lines_of(path: Path) -> Iterator[list[str]]:
             if empty:
                 break
             if len(line) != width:
-                raise InvalidArgument("path", f"{width} cells in each line", f"{len(line)} in line {number}")
+                got = f"{width} in the first line and {len(line)} in line {number}"
+                raise InvalidArgument("path", "a table with as many cells in each line", got)
             yield line
         if empty and (line or width == 1):  # at the end of a table with several columns it means nothing
             raise InvalidArgument("path", "a table without empty lines", f"line {empty}")
@@ -116,8 +123,8 @@ def matrix_of(path: Path, name: str | None) -> Any:
         archive = isinstance(content, np.lib.npyio.NpzFile)
         with content if archive else nullcontext():
             if archive != (path.suffix == ".npz"):
-                cure = f"It is {'an archive: .npz' if archive else 'one array: .npy'}. Rename it."
-                raise InvalidArgument("path", "a file that is what its name says", path.name, cure)
+                cure = f"Rename it: it holds {'an archive, .npz' if archive else 'one array, .npy'}."
+                raise InvalidArgument("path", "a file whose ending fits what it holds", path.name, cure)
             if archive:
                 content = _array_of(content, name)
             elif name is not None:
@@ -136,7 +143,7 @@ def _array_of(archive: Any, name: str | None) -> Any:
     names = archive.files
     name = names[0] if name is None and len(names) == 1 else name
     if name not in names:
-        raise InvalidArgument("array", f"one of the arrays in the file: {names}", name)
+        raise InvalidArgument("array", f"one of the arrays in the file: {', '.join(names)[:200] or 'none'}", name)
     entry = archive.zip.getinfo(f"{name}.npy")
     with archive.zip.open(entry) as stream:
         version = np.lib.format.read_magic(stream)
@@ -158,7 +165,13 @@ def _parquet(path: Path) -> Any:
     import pyarrow.parquet
 
     try:
-        return pyarrow.parquet.ParquetFile(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+            if any(group.total_byte_size > max(MOST_BYTES, path.stat().st_size) for group in groups):
+                cure = f"A row group unpacks to more than {MOST_BYTES:,} bytes. Write smaller ones."
+                raise InvalidArgument("path", "a Parquet file", str(path), cure)
+            texts = [field.name for field in file.schema_arrow if str(field.type) in _TEXTS]
+        return pyarrow.parquet.ParquetFile(path, read_dictionary=texts)  # a text that is repeated stays one
     except (OSError, pyarrow.ArrowException) as error:
         raise InvalidArgument("path", "a Parquet file", str(path), " ".join(str(error).split())) from None
 
@@ -192,7 +205,9 @@ def _keys(column: Any) -> list[bytes]:
     import pyarrow
 
     kind = column.type.value_type if pyarrow.types.is_dictionary(column.type) else column.type
-    if not (pyarrow.types.is_integer(kind) or str(kind) in ("string", "large_string", "string_view")):
+    if not (pyarrow.types.is_integer(kind) or str(kind) in _TEXTS):
         raise InvalidArgument("keys", "a column of text or integers", str(kind), "Write the column as text.")
-    keys: list[bytes] = column.cast(pyarrow.string()).cast(pyarrow.binary()).fill_null(b"").to_pylist()
-    return keys
+    encoded = column.dictionary_encode()  # each key is in memory once
+    values: list[bytes] = encoded.dictionary.cast(pyarrow.string()).cast(pyarrow.binary()).fill_null(b"").to_pylist()
+    values.append(b"")
+    return [values[place] for place in encoded.indices.fill_null(len(values) - 1).to_pylist()]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from ..errors import InvalidArgument
+import numpy as np
+from torch import Tensor
 
-__all__ = ["Voter", "distinct_names"]
+from ..arrays import IntArray
+from ..errors import InvalidArgument
+from ..teachers.structures import Structure, mapped, size_of
+from .questions import MISSING, checked_votes, label_shape
+
+__all__ = ["Panel", "Voter", "distinct_names"]
 
 
 @runtime_checkable
@@ -23,6 +30,28 @@ class Voter(Protocol):
 
     def vote(self, inputs: Any, /) -> Any:
         """Votes ``(B,)``, or ``(B, F)`` on findings: integer classes, -1 where the teacher has no vote."""
+
+
+class Panel:
+    """The voters of a labeler, asked one at a time. Whatever one of them does, the votes of the others count.
+
+    Attributes:
+        voters: the teachers that can be asked.
+        events: the last 1,000 times that one of them failed, as private as the votes.
+    """
+
+    def __init__(self, voters: Iterable[Voter], findings: Sequence[str] | None) -> None:
+        self.voters, self._findings = tuple(voters), findings
+        self.events = deque[str](maxlen=1000)
+
+    def vote(self, number: int, inputs: Structure, *, classes: int) -> IntArray:
+        """The votes ``(B,)`` or ``(B, F)`` of one voter; all missing where it fails, which only ``events`` show."""
+        shape = label_shape(size_of(inputs), self._findings)
+        try:  # a voter may write into its inputs
+            return checked_votes(self.voters[number].vote(mapped(inputs, Tensor.clone)), shape, classes=classes)
+        except Exception as error:
+            self.events.append(f"teacher {number} failed: {type(error).__name__}: {error}")
+            return np.full(shape, MISSING)
 
 
 def distinct_names(teachers: Iterable[Any]) -> list[str]:

@@ -14,25 +14,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..arrays import BoolArray, IntArray, NumberArray
-from ..errors import InvalidArgument, check_integer
+from ..arrays import BoolArray, IntArray
+from ..errors import InvalidArgument
 from ..mechanisms.base import Mechanism
 from ..mechanisms.noise_free import split_votes
 from ..teachers.checkpoints import unwrap_module
 from ..teachers.stacking import LARGEST_BATCH, StackedNetworks
-from ..teachers.structures import Structure, call, device_of, logits_of, mapped, rows_of, size_of, tensors_of
+from ..teachers.structures import (
+    Structure,
+    call,
+    class_logits,
+    device_of,
+    form_of,
+    logits_of,
+    mapped,
+    rows_of,
+    size_of,
+    tensors_of,
+)
+from .close_votes import Leads, Rounding
 from .identity import checked_inputs
 from .questions import logits_by_finding
 from .shared_parts import SharedParts, copies_that_share
 from .stand_ins import looked_at
 
-__all__ = [
-    "VotingTeachers",
-    "class_numbers",
-    "equal_weights",
-    "restored_labels",
-    "stored_labels",
-]
+__all__ = ["VotingTeachers", "equal_weights"]
 
 
 class VotingTeachers(nn.ModuleList):
@@ -76,7 +82,7 @@ class VotingTeachers(nn.ModuleList):
         self._findings = None if findings is None else len(findings)
         self._takes: dict[Any, tuple[int, IntArray, IntArray]] = {}  # forms that passed: classes, extremes of integers
         self._stacked: tuple[Any, StackedNetworks | None] | None = None
-        self._kinds: tuple[Any, set[torch.dtype]] | None = None
+        self._known: tuple[Any, dict[tuple[int, int], Rounding]] | None = None
         self.events: deque[str] = deque(maxlen=1000)
 
     @torch.no_grad()
@@ -175,24 +181,38 @@ class VotingTeachers(nn.ModuleList):
 
     def _votes(self, inputs: Structure, numbers: Sequence[int]) -> list[Tensor]:
         """The votes of each of these teachers, input by input; where one is close, the vote on this input alone."""
-        preferred = partial(self._preferred, rounding=self._rounding())
-        ballots = self._ballots(inputs, numbers, preferred)
-        votes, close = [ballot[:, 0] for ballot in ballots], torch.stack([ballot[:, 1].cpu() for ballot in ballots])
+        ballots = torch.stack([ballot.cpu() for ballot in self._ballots(inputs, numbers, self._preferred)])
+        votes, leads, sizes = ballots.unbind(dim=-1)  # (len(numbers), rows)
+        # Which votes a teacher casts again depends on its own votes alone: no vote may depend on another teacher.
+        roundings = [self._rounding(number, size_of(inputs)) for number in numbers]
+        sampled = [rounding.sample(leads.shape[1]) for rounding in roundings]
+        close = leads < torch.tensor([rounding.margin for rounding in roundings])[:, None] * sizes
+        close |= torch.arange(leads.shape[1]) < torch.tensor(sampled)[:, None]
         for row in close.any(dim=0).nonzero().flatten().tolist():
-            places = close[:, row].nonzero().flatten().tolist()
-            teachers = [numbers[place] for place in places]
+            places = [
+                place
+                for place in close[:, row].nonzero().flatten().tolist()
+                if row < sampled[place] or leads[place, row] < roundings[place].margin * sizes[place, row]
+            ]  # a margin may be smaller by now
+            if not places:
+                continue
             number, finding = divmod(row, self._findings or 1)
-            alone = self._ballots(rows_of(inputs, [number]), teachers, preferred, together=False)
-            for place, ballot in zip(places, alone, strict=True):
-                votes[place][row] = ballot[finding, 0]
-        return votes
+            teachers = [numbers[place] for place in places]
+            again = self._ballots(rows_of(inputs, [number]), teachers, self._preferred, together=False)
+            for place, ballot in zip(places, again, strict=True):
+                vote, lead, _ = ballot[finding].cpu()
+                before = leads[place, row] if vote == votes[place, row] else -leads[place, row]
+                roundings[place].learn(float((before - lead).abs() / sizes[place, row]))
+                votes[place, row] = vote
+        return [vote.long() for vote in votes]
 
-    def _rounding(self) -> float:
-        """How near two logits may be, as a share of their size, for rounding to decide between them."""
+    def _rounding(self, number: int, rows: int) -> Rounding:
+        """What is known about rounding errors of a teacher, as it is now, in batches of about as many rows."""
         state = self._state(range(len(self)))
-        if self._kinds is None or self._kinds[0] != state:
-            self._kinds = state, {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
-        return math.sqrt(max((torch.finfo(kind).eps for kind in self._kinds[1]), default=2.0**-23))
+        if self._known is None or self._known[0] != state:
+            self._known = state, {}
+        kinds = (weight.dtype for weight in self[number].parameters() if weight.is_floating_point())
+        return self._known[1].setdefault((number, rows.bit_length()), Rounding(kinds))
 
     @torch.no_grad()
     def _ballots(
@@ -228,19 +248,15 @@ class VotingTeachers(nn.ModuleList):
                 self.events.append(f"teacher {number} raised {type(error).__name__}: {error}")
             return ballot(torch.full((self._questions(inputs), classes), torch.nan), "")
 
-    def _preferred(self, logits: Tensor, whose: str, *, rounding: float) -> Tensor:
-        """The class of the largest logit, the first of equals, and whether another is close to it, ``(..., 2)`` int64.
+    def _preferred(self, logits: Tensor, whose: str) -> Tensor:
+        """The class of the largest logit, the first of equals, its lead, and the size of the logits ``(..., 3)``.
 
         It is the first class where a logit is NaN.
         """
         broken = logits.isnan().any(dim=-1)
         if whose and broken.any():
             self.events.append(f"{whose} returned NaN for {int(broken.sum())} votes")
-        sizes = logits.double().abs().amax(dim=-1)
-        sizes = torch.maximum(sizes, sizes.nanmean())
-        best = logits.double().topk(2, dim=-1).values
-        close = best[..., 0] - best[..., 1] < rounding * sizes
-        return torch.stack([logits.argmax(dim=-1).masked_fill(broken, 0), close.long()], dim=-1)
+        return torch.stack([logits.argmax(dim=-1).masked_fill(broken, 0).double(), *Leads.of(logits)], dim=-1)
 
     def _split(self, logits: Tensor, whose: str) -> Tensor:
         """The shares of a vote ``(..., C)`` int64 in proportion to the probabilities; equal ones if not all are finite.
@@ -303,11 +319,9 @@ class VotingTeachers(nn.ModuleList):
         if self._findings is not None:
             return logits_by_finding(name, logits, rows, self._findings).flatten(-3, -2)
         if not isinstance(logits, Tensor) or logits.dim() < 1 or logits.shape[:-1] != rows or not logits.shape[-1]:
-            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise InvalidArgument(name, f"logits of shape ({', '.join(map(str, rows))}, outputs)", shape)
-        scores: Tensor = logits
-        if scores.shape[-1] == 1:
-            scores = torch.cat([torch.zeros_like(scores), scores], dim=-1)
+            expected = f"logits of shape ({', '.join(map(str, rows))}, outputs)"
+            raise InvalidArgument(name, expected, form_of(logits))
+        scores = class_logits(logits)
         if self._classes is None:
             needed, outputs = self._mechanism.classes, scores.shape[-1]
             if needed not in (None, outputs):
@@ -319,18 +333,6 @@ class VotingTeachers(nn.ModuleList):
         if max(self._classes) >= scores.shape[-1]:
             raise InvalidArgument("classes", f"below the {scores.shape[-1]} outputs of the teachers", self._classes)
         return scores[..., list(self._classes)]
-
-
-def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    """The numbers of the logits that compete, checked; ``None``: all of them."""
-    if classes is None:
-        return None
-    if isinstance(classes, int):
-        return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
-    numbers = tuple(check_integer("classes", number, low=0) for number in classes)
-    if len(numbers) < 2 or len(set(numbers)) < len(numbers):
-        raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
-    return numbers
 
 
 def _without_leftovers(network: nn.Module) -> nn.Module:
@@ -391,23 +393,6 @@ def _extremes(inputs: Structure) -> tuple[IntArray, IntArray]:
     pairs = [[int(end) for end in part.to(torch.int64).aminmax()] for part in parts]
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return ends[:, 0], ends[:, 1]
-
-
-def stored_labels(labels: Any) -> list[int] | list[bytes]:
-    """Labels ``(B,)`` as integers; soft labels ``(B, C)`` as the bytes of their float32 numbers, little-endian."""
-    rows = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-    if rows.ndim == 1:
-        return [int(label) for label in rows]
-    return [row.tobytes() for row in rows.astype("<f4")]
-
-
-def restored_labels(labels: Sequence[int] | Sequence[bytes], *, soft: bool) -> NumberArray:
-    """The labels ``(B,)`` int64, or the soft labels ``(B, C)`` float32, that :func:`stored_labels` made these of."""
-    if not soft:
-        return np.array(labels, dtype=np.int64)
-    whole = b"".join(bytes(row) for row in labels)
-    numbers = np.frombuffer(whole, dtype="<f4").astype(np.float32)
-    return numbers.reshape(len(labels), -1) if labels else numbers.reshape(0, 0)
 
 
 def equal_weights(mine: Any, given: Any) -> bool:

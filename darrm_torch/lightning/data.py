@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, get_args
+from typing import Any
 
 import lightning as L
 import torch
@@ -87,7 +87,9 @@ class PrivateLabelDataModule(L.LightningDataModule):
             if len(rows) > 1 or not rows.pop():
                 raise InvalidArgument("public", "tensors (N, ...), as many rows in each", "others")
             public = Rows(public)
-        elif not (hasattr(public, "__getitem__") and hasattr(public, "__len__")) or isinstance(public, str | bytes):
+        elif not (hasattr(public, "__getitem__") and hasattr(public, "__len__")) or isinstance(
+            public, str | bytes | type
+        ):
             expected = "a tensor, a tuple or a mapping of tensors, or a map-style Dataset"
             raise InvalidArgument("public", expected, type(public).__name__)
         self._public = public if isinstance(public, Rows) else _Inputs(public)
@@ -100,8 +102,6 @@ class PrivateLabelDataModule(L.LightningDataModule):
         if queries > len(self._public):
             raise InvalidArgument("queries", f"at most the {len(self._public)} public inputs", queries)
         check_integer("rounds", rounds, low=1, high=queries)
-        if not (acquire is None or callable(acquire) or acquire in get_args(get_args(Acquire)[0])):
-            raise InvalidArgument("acquire", '"margin", "disagreement", a function or None', acquire)
         self._acquire = acquire
         # Lightning runs validation or test if there is such a method: without the data there must be none.
         for name, dataset in (("val_dataloader", validation), ("test_dataloader", test)):

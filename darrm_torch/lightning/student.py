@@ -19,7 +19,7 @@ from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
 from ..planning.expectation import label_chances
-from ..teachers.structures import Structure, call, logits_of, size_of
+from ..teachers.structures import Structure, call, form_of, logits_of, size_of
 from .consistency import Consistency
 
 __all__ = ["StudentModule", "label_transition"]
@@ -102,9 +102,8 @@ class StudentModule(L.LightningModule):
         if self.findings is not None:
             return logits_by_finding("outputs of the backbone", logits, (size_of(inputs),), len(self.findings))
         if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] != self.classes:
-            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             cure = "Give classes=..., as many as the backbone has outputs."
-            raise InvalidArgument("backbone", f"one with outputs (B, {self.classes})", got, cure)
+            raise InvalidArgument("backbone", f"one with outputs (B, {self.classes})", form_of(logits), cure)
         return logits
 
     def _checked(self, labels: Tensor, *, least: int) -> Tensor:
@@ -208,7 +207,7 @@ def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
 def _checked_transition(transition: Any, classes: int) -> Tensor | None:
     if transition is None:
         return None
-    if not isinstance(transition, Tensor) or not transition.is_floating_point() or transition.is_meta:
+    if not isinstance(transition, Tensor) or not is_dense(transition) or not transition.is_floating_point():
         raise InvalidArgument("transition", f"a floating-point tensor ({classes}, {classes})", transition)
     matrix = transition.detach().float()
     if matrix.shape != (classes, classes):

@@ -30,7 +30,7 @@ def private_counts(counts: npt.ArrayLike, *, epsilon: float, insecure_seed: int 
     a**|z| with a = exp(-epsilon) rounded up, and is drawn exactly. Noisy counts may be negative.
 
     Args:
-        counts: non-negative integers, an array of one or more dimensions.
+        counts: integers from 0 to 2**53, an array of one or more dimensions.
         epsilon: in nats, from 2**-12 to 64.
         insecure_seed: for tests: anyone who knows it knows the noise.
 
@@ -40,12 +40,12 @@ def private_counts(counts: npt.ArrayLike, *, epsilon: float, insecure_seed: int 
     >>> private_counts([[90, 10], [80, 20]], epsilon=0.5).shape
     (2, 2)
     """
-    expected = "an array of integers from 0 on"
+    expected = "an array of integers from 0 to 2**53"
     try:
         table = as_array("counts", counts, expected, kinds="iu")
     except InvalidArgument:  # whose text shows them
         raise InvalidArgument("counts", expected, type(counts).__name__) from None
-    if not table.ndim or (table < 0).any():
+    if not table.ndim or (table < 0).any() or (table > 2**53).any():  # larger ones would wrap
         raise InvalidArgument("counts", expected, "others")
     noise = geometric(check_number("epsilon", epsilon, low=_LEAST, high=_MOST), two_sided=True)
     drawn = noise.signed(RandomBits(insecure_seed), max(1, table.size))[: table.size]
@@ -125,7 +125,7 @@ def _at_most(count: int, units: int, chance: float, noise: FloatArray) -> float:
     return float(masses @ np.where(places < 0, 0.0, noise[places]) / masses.sum())
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)  # of up to 160 MB
 def _noise(epsilon: float, cells: int) -> FloatArray:
     """The distribution function of the sum of the noise of so many cells, from -reach to reach."""
     one = geometric(epsilon, two_sided=True).symmetric_law()
@@ -133,6 +133,6 @@ def _noise(epsilon: float, cells: int) -> FloatArray:
     size = 1 << int(2 * reach).bit_length()
     centred = np.zeros(size)
     centred[np.arange(-(len(one) // 2), len(one) // 2 + 1)] = one
-    total = np.fft.irfft(np.fft.rfft(centred) ** cells, size)
+    total = np.fft.irfft(np.fft.rfft(centred).real ** cells, size)  # of a symmetric law it is real
     law = np.maximum(total[np.arange(-reach, reach + 1)], 0.0)
     return np.asarray(np.minimum(1.0, law.cumsum()), dtype=np.float64)

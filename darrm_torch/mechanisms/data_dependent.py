@@ -98,7 +98,7 @@ class DataDependentLoss:
     def renyi(self, orders: npt.ArrayLike) -> FloatArray:
         """The Renyi cost of all labels at each order above 1, (N,) float64: sensitive."""
         orders = as_array("orders", orders, "finite numbers above 1").astype(np.float64)
-        if not np.all((orders > 1) & np.isfinite(orders)):
+        if orders.ndim > 1 or not np.all((orders > 1) & np.isfinite(orders)):
             raise InvalidArgument("orders", "finite numbers above 1", orders)
         log_q = log_chance_of_other(self.counts, sigma=self.mechanism.sigma, step=grid_step(self.mechanism.sigma))
         costs = gnmax_renyi(log_q, orders, sigma=self.mechanism.sigma, overlap=self.mechanism.overlap)

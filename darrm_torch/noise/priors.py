@@ -107,6 +107,9 @@ class SharedVotes:
 class BetaVotes:
     """All teachers have the same probability p of voting 1, p ~ Beta(a, b), so L is Beta-binomial.
 
+    Args:
+        a, b: the parameters of the Beta law. Its mean is a / (a + b); the larger they are, the less p varies.
+
     Raises:
         InvalidArgument: a parameter that is not positive and finite.
 

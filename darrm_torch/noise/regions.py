@@ -81,7 +81,7 @@ def teacher_profile(teacher: Any, teachers: int) -> PrivacyProfile:
     """
     if isinstance(teacher, PrivacyProfile):
         return teacher
-    promises = tuple(teacher) if isinstance(teacher, Iterable) else ()
+    promises = tuple(teacher) if isinstance(teacher, Iterable) and getattr(teacher, "ndim", None) != 0 else ()
     if len(promises) == teachers and all(isinstance(one, PrivacyGuarantee | PrivacyProfile) for one in promises):
         return PrivacyProfile.weakest(promises)
     expected = f"a PrivacyGuarantee, a PrivacyProfile, or one of these for each of {teachers} teachers"

@@ -15,6 +15,7 @@ import platformdirs
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, check_integer, warn_caller
 from ..files import keep_copy, write_whole
+from ..limits import MOST_TEXT, check_file
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import Certificate, certify_scaled
 from .function import NoiseFunction
@@ -101,7 +102,7 @@ def fetch_noise(
     except OSError as reason:
         if cache_dir is not None:
             expected = "a folder that can be written to"
-            raise InvalidArgument("cache_dir", expected, str(cache_dir), str(reason)) from None
+            raise InvalidArgument("cache_dir", expected, str(cache_dir)[:200], reason.strerror or str(reason)) from None
         warn_caller(
             f"the noise function is not stored in {folder}: {reason}. It will be solved again the next time, unless "
             "XDG_CACHE_HOME names a folder that can be written to"
@@ -127,6 +128,8 @@ def _digest(question: str, noise: str) -> str:
 
 def _read(path: Path, question: str, arguments: dict[str, Any]) -> tuple[NoiseFunction, int]:
     """The noise function in a file, proven again, and the file's format."""
+    if path.exists():
+        check_file("cache_dir", path, most=MOST_TEXT)
     stored = json.loads(path.read_text(encoding="utf-8"))
     number = stored.get("format", 1) if isinstance(stored, dict) else 1
     if not isinstance(number, int) or number > FORMAT:

@@ -7,7 +7,6 @@ about privacy by itself.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -17,17 +16,16 @@ from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.regions import check_target
 from ..privacy.allocation import RandomAllocation
 from ..privacy.allocation_prices import allocated_epsilon
-from ..privacy.calibration import calibrate_noise
+from ..privacy.calibration import MOST_STEPS, calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee, format_bound
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.units import RECORD, ProtectedUnit
-from ..reprs import fenced
+from ..reprs import fenced, wrapped
 
 __all__ = ["Design", "DesignRow", "design"]
 
 DesignKind: TypeAlias = Literal["one-model", "ensemble", "silos"]
 
-_WIDTH = 79
 _SAME = 1.005  # noise that differs by less counts as equal: calibration is exact to a thousandth
 
 
@@ -247,7 +245,7 @@ class Design:
             *(f"- {row.name}: {row.verdict}" for row in self.rows[1:]),
         ]
         return "\n".join(
-            [_filled(question), "", head, *table, "", *map(_filled, notes), "", *map(_filled, self._advice)]
+            [wrapped(question), "", head, *table, "", *map(wrapped, notes), "", *map(wrapped, self._advice)]
         )
 
 
@@ -307,7 +305,7 @@ def design(
     cure = "Gaussian noise needs a positive delta."
     check_number("total.delta", total.delta, low=0.0, high=1.0, low_open=True, high_open=True, cure=cure)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
-    steps = check_integer("steps", steps, low=1, high=10**9)
+    steps = check_integer("steps", steps, low=1, high=MOST_STEPS)
     if data not in ("pooled", "silos"):
         raise InvalidArgument("data", '"pooled" or "silos"', data)
     counts = list(teachers) if isinstance(teachers, Sequence) else [teachers]
@@ -381,7 +379,3 @@ def design(
 def _balanced(rows: Sequence[DesignRow]) -> DesignRow | None:
     quiet = [row for row in rows if row.kind == "ensemble" and row.has_no_more_noise]
     return min(quiet, key=lambda row: (row.computing, row.effective_noise), default=None)
-
-
-def _filled(text: str) -> str:
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -15,6 +15,7 @@ from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument
 from ..mechanisms.base import Mechanism
 from ..mechanisms.laplace import LNMax
+from ..mechanisms.noise_free import NoiseFreeMajority
 from ..mechanisms.selection import ExponentialMechanism, PermuteAndFlip, RandomizedPlurality
 from ..noise.plurality_priors import PluralityPrior
 from ..noise.priors import Prior
@@ -168,8 +169,9 @@ class Family:
 
     def _code(self, request: Request, mechanism: Mechanism) -> str:
         """The call that builds the mechanism, also where it does not keep the targets."""
-        if (jury := getattr(mechanism, "jury", None)) is not None:
-            return f"dt.NoiseFreeMajority(teachers={request.teachers}, classes={request.classes}, jury={jury})"
+        if isinstance(mechanism, NoiseFreeMajority):
+            jury = "" if mechanism.jury is None else f", jury={mechanism.jury}"
+            return f"dt.NoiseFreeMajority(teachers={request.teachers}, classes={request.classes}{jury})"
         given: dict[str, Any] = {"teachers": mechanism.teachers or request.teachers, "classes": request.classes}
         if self.adds_up:
             given |= {"overlap": mechanism.certificate.overlap, "allowance": mechanism.certificate.allowance}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from ..privacy.guarantees import PrivacyGuarantee, alarm, format_bound
 from ..privacy.units import RECORD
+from ..reprs import wrapped
 from .beliefs import Belief
 from .one_model import OneModel
 from .request import Request
@@ -16,7 +16,6 @@ from .strategies import Strategy
 
 __all__ = ["plan_text", "plan_values", "round_down"]
 
-_WIDTH = 79
 _POOR = 0.1  # above the accuracy of a label drawn at random
 _SOFT = (
     "For a student, if the teachers give probabilities: MeanProbabilities of the same teachers costs the same, however "
@@ -56,7 +55,7 @@ def plan_text(
     if best is None:
         paragraphs.append("Recommendation: none of these keeps the target. Reasons:")
     else:
-        paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: {best.code}"]
+        paragraphs += [f"Recommendation: {best.name}. {best.reason}", f"In Python: mechanism={best.code}"]
         if request.allocation is not None:
             paragraphs.insert(-1, _price_of_leaks(request, best))
         if best.kind in ("noise-free", "jury") and best.total and best.total.route.key in ("publishing", "allocation"):
@@ -73,7 +72,7 @@ def plan_text(
     if best is not None and len(rows) > 1:
         paragraphs += ["", "The others:"]
     paragraphs += [f"- {row.name}: {row.reason}" for row in rows if row is not best]
-    return "\n".join(_wrapped(text) for text in paragraphs)
+    return "\n".join(map(wrapped, paragraphs))  # rows of the table are shorter, and stay as they are
 
 
 def round_down(share: float) -> float:
@@ -179,6 +178,11 @@ def _notes(request: Request, rows: Sequence[Strategy]) -> list[str]:
         notes.append(
             "+ training: rests on the mechanism's own randomness and on the teachers' training, counted together."
         )
+    if request.teacher.unlike and request.overlap < request.teachers:
+        notes.append(
+            "The promises differ, and the weakest set the price of all labels. Plan again without them: choose "
+            "teachers by their promises or sizes, never by their votes."
+        )
     return notes
 
 
@@ -187,8 +191,10 @@ def _promise(request: Request) -> str:
         return "without privacy of their own"
     if request.teacher.dp_sgd:
         delta = request.targets[0].delta
-        return f"each ({format_bound(request.teacher.epsilon(delta))}, {format_bound(delta, 3)})-DP"
-    return "each " + " and ".join(map(str, request.teacher.guarantees()))
+        promise = f"({format_bound(request.teacher.epsilon(delta))}, {format_bound(delta, 3)})-DP"
+    else:
+        promise = " and ".join(map(str, request.teacher.guarantees()))
+    return f"each {promise}{' or better' * bool(request.teacher.unlike)}"
 
 
 def _belief(belief: Belief | None) -> str:
@@ -203,8 +209,3 @@ def _belief(belief: Belief | None) -> str:
 
 def _pair(target: PrivacyGuarantee | None) -> list[float] | None:
     return None if target is None else [target.epsilon, target.delta]
-
-
-def _wrapped(text: str) -> str:
-    """Rows of the table are shorter than the width, and stay as they are."""
-    return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -72,7 +72,8 @@ class Request:
         classes = check_integer("classes", self.classes, low=2, high=MOST_CLASSES)
         for name in ("label_target", "total_target"):
             if getattr(self, name) is not None:
-                check_target(getattr(self, name), name)
+                delta = check_target(getattr(self, name), name).delta
+                check_number(f"{name}.delta", delta, low=0.0, high=1.0, high_open=True)
         overlap = check_overlap(self.overlap, count)
         if self.allocation is not None:
             if not isinstance(self.allocation, RandomAllocation) or self.allocation.teachers != count:

@@ -12,9 +12,10 @@ from .profiles import PrivacyProfile
 from .tuning_prices import RandomRuns, tuning_delta
 from .units import RECORD, ProtectedUnit
 
-__all__ = ["calibrate_noise"]
+__all__ = ["MOST_STEPS", "calibrate_noise"]
 
 _LARGEST = 2.0**20
+MOST_STEPS = 10**7  # for more, the search takes minutes
 
 
 @checked
@@ -59,7 +60,7 @@ def calibrate_noise(
         raise InvalidArgument("validation", "None without runs", type(validation).__name__, cure)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
     steps, overlap = (
-        check_integer("steps", steps, low=1, high=10**9),
+        check_integer("steps", steps, low=1, high=MOST_STEPS),
         check_integer("overlap", overlap, low=1, high=10**6),
     )
 

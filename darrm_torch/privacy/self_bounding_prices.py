@@ -76,6 +76,8 @@ def exact_self_bounding_epsilon(
     3.365
     """
     teacher, delta = check_guarantee("teacher", teacher), check_number("delta", delta, low=0.0, high=1.0)
+    teachers = check_integer("teachers", teachers, low=1, high=_MOST_TEACHERS)
+    allowance = check_number("allowance", allowance, low=0.0, low_open=True)
 
     def holds(epsilon: float) -> bool:
         return (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..errors import InvalidArgument, check_integer, check_number
+from ..reprs import wrapped
 from .allocation import RandomAllocation
 from .assumptions import assumptions_of
 from .guarantees import PrivacyGuarantee, format_bound
@@ -55,6 +56,13 @@ class TotalPrivacy:
         routes: all bounds, including those that do not apply.
         assumptions: what the guarantee assumes and the library cannot check.
         unit: what the guarantee protects.
+
+    >>> from darrm_torch import NoiseFreeMajority
+    >>> teachers = [PrivacyGuarantee(epsilon=0.5)] * 3
+    >>> print(total_privacy(teachers=teachers, overlap=1, mechanism=NoiseFreeMajority(), labels=9, delta=0.0))
+    9 labels together: (0.5, 0)-DP for adding or removing one record, by publishing
+      the teachers.
+    ...
     """
 
     epsilon: float
@@ -110,8 +118,8 @@ class TotalPrivacy:
         lines = [f"{what}: {cost}, by {self.route.name}."]
         for route in self.routes:
             value = format_bound(route.epsilon) if route.applies else "does not apply"
-            lines.append(f"  {route.name}: {value}. {route.explanation}")
-        return "\n".join([*lines, "Assumptions:", *(f"  - {assumption}" for assumption in self.assumptions)])
+            lines.append(f"- {route.name}: {value}. {route.explanation}")
+        return "\n".join(map(wrapped, [*lines, "Assumptions:", *(f"- {one}" for one in self.assumptions)]))
 
 
 def total_privacy(

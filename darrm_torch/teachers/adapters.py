@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ..arguments import checked
 from ..errors import InvalidArgument, warn_caller
 from .checkpoints import check_finite, state_of, unwrap_module
 
-__all__ = ["adapter_teachers", "warn_of_idle_adapters"]
+__all__ = ["adapter_teachers", "warn_of_idle_adapters", "warn_of_untrained_adapters"]
 
 
 @checked
@@ -59,7 +58,7 @@ def adapter_teachers(
         raise InvalidArgument("model", expected, type(model).__name__)
     _check_base(model)
     for folder in () if folders is None else folders:
-        if not (isinstance(folder, str | os.PathLike) and (Path(folder) / "adapter_config.json").is_file()):
+        if not (isinstance(folder, str | os.PathLike) and os.path.isfile(os.path.join(folder, "adapter_config.json"))):
             cure = "PeftModel.save_pretrained(FOLDER) writes it; that of a named adapter is one folder deeper."
             raise InvalidArgument("folders", "folders with adapter_config.json and weights", str(folder), cure)
     from peft import get_peft_model, set_peft_model_state_dict
@@ -106,6 +105,12 @@ def _check_base(model: nn.Module) -> None:
     if trained:
         cure = "Biases of the base were trained, by all adapters alike. Train with bias='none'."
         raise InvalidArgument("model", "one whose adapters leave the base as it is", trained[0], cure)
+    for part in model.modules():
+        if not isinstance(part, nn.ModuleDict) and (names := configs.keys() & part._modules.keys()):
+            cure = (
+                "peft loses the weights of layers with the name of an adapter. Train with another name, such as north."
+            )
+            raise InvalidArgument("model", "one whose adapters have other names than its layers", min(names), cure)
     for name, part in model.named_modules():
         if configs and getattr(part, "merged", False) is True:
             cure = "What is merged reaches every other teacher. Call model.unmerge_adapter() first."
@@ -161,17 +166,26 @@ def warn_of_idle_adapters(models: Iterable[Any]) -> None:
     for number, model in enumerate(models):
         weights = [one for name, one in state_of(model).items() if "lora_B" in name or "lora_embedding_B" in name]
         if weights and not any(bool(one.any()) for one in weights if isinstance(one, Tensor)):
-            warn_caller(
-                _IDLE.format(
-                    number,
-                    "never moved: all lora_B are zero, as at the start",
-                    "Check that the optimizer holds them as they are after make_private",
-                )
-            )
-        elif isinstance(model, nn.Module) and any(
-            getattr(part, "disable_adapters", False) is True for part in unwrap_module(model).modules()
-        ):
-            warn_caller(_IDLE.format(number, "are disabled", "Call model.enable_adapter_layers()"))
+            why = "never moved: all lora_B are zero, as at the start"
+            cure = "Check that the optimizer holds them as they are after make_private"
+            warn_caller(_IDLE.format(f"teacher {number}", why, cure))
+        elif isinstance(model, nn.Module) and _disabled(unwrap_module(model)):
+            warn_caller(_IDLE.format(f"teacher {number}", "are disabled", _ENABLE))
 
 
-_IDLE = "the adapters of teacher {} {}. It votes as the public base does, and its training bought nothing. {}"
+def warn_of_untrained_adapters(network: nn.Module) -> None:
+    """Name adapters that a training of this network would leave as they are, whatever else it trains."""
+    adapters = [weight for name, weight in network.named_parameters() if "lora_" in name]
+    if adapters and _disabled(network):
+        warn_caller(_IDLE.format("every teacher", "are disabled", _ENABLE))
+    elif adapters and not any(weight.requires_grad for weight in adapters):
+        cure = "Let them require gradients, for example by model.set_adapter(NAME)"
+        warn_caller(_IDLE.format("every teacher", "are frozen", cure))
+
+
+def _disabled(network: nn.Module) -> bool:
+    return any(getattr(part, "disable_adapters", False) is True for part in network.modules())
+
+
+_IDLE = "the adapters of {} {}. It votes as the public base does, and its training bought nothing. {}"
+_ENABLE = "Call model.enable_adapter_layers()"

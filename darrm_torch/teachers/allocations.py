@@ -25,13 +25,11 @@ def recorded_allocation(profiles: Sequence[PrivacyProfile], *, overlap: int | No
     if not readings or any(reading is None or reading.shard is None for reading in readings):
         return None
     allocation: RandomAllocation | None = readings[0].allocation
-    draws = {reading.shard[0] for reading in readings}
-    shards = {reading.shard[1] for reading in readings}
-    if allocation is not None and overlap not in (None, allocation.overlap):
+    if allocation is None or overlap not in (None, allocation.overlap):
         return None
-    if allocation is None or len(draws) > 1 or {reading.allocation for reading in readings} != {allocation}:
-        return None
-    return allocation if sorted(shards) == list(range(allocation.teachers)) and len(readings) == len(shards) else None
+    one_draw = len({(reading.shard[0], reading.allocation) for reading in readings}) == 1
+    shards = sorted(reading.shard[1] for reading in readings)
+    return allocation if one_draw and shards == list(range(allocation.teachers)) else None
 
 
 def settled_allocation(
@@ -45,14 +43,14 @@ def settled_allocation(
     Raises:
         InvalidArgument: the stated allocation is for another number of teachers, another overlap or other neighbours.
     """
-    if allocation is not None:
+    if allocation is None and neighbours == "add/remove":
+        allocation = recorded_allocation(profiles, overlap=overlap)
+    elif allocation is not None:
         if allocation.teachers != len(profiles) or neighbours != "add/remove":
             expected = f"one to {len(profiles)} teachers, for neighbours that add or remove a record"
             raise InvalidArgument("allocation", expected, allocation)
         if overlap not in (None, allocation.overlap):
             raise InvalidArgument("overlap", f"{allocation.overlap}, as in the allocation", overlap)
-    if allocation is None and neighbours == "add/remove":
-        allocation = recorded_allocation(profiles, overlap=overlap)
     return allocation, allocation.overlap if allocation is not None and overlap is None else overlap
 
 

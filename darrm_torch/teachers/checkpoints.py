@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,7 +81,11 @@ def unwrap_name(name: str) -> list[str]:
 
 def state_of(module: Any, name: str = "module") -> Mapping[str, Any]:
     """The state dict of a module in any wrapping, or a state dict itself."""
-    return module if isinstance(module, Mapping) else dict(unwrap_module(module, name).state_dict())
+    if not isinstance(module, Mapping):
+        return dict(unwrap_module(module, name).state_dict())
+    if not all(isinstance(key, str) for key in module):
+        raise InvalidArgument(name, "a PyTorch module or a state dict", "a mapping whose keys are no strings")
+    return module
 
 
 def check_finite(name: str, weights: Mapping[str, Any]) -> None:
@@ -224,7 +229,9 @@ class Checkpoint:
         expected = "a readable checkpoint"
         check_unpacked(name, check_file(name, file, expected=expected), expected=expected)
         try:
-            record = torch.load(file, weights_only=True, map_location="cpu")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about files of other kinds, which are refused below
+                record = torch.load(file, weights_only=True, map_location="cpu")
         except Exception as error:  # Torch raises many kinds on a damaged or foreign file
             cure = "a pickled module is refused, because opening it would run its code."
             if "GLOBAL numpy" in str(error):
@@ -234,8 +241,13 @@ class Checkpoint:
         rest: dict[str, Any] = record if isinstance(record, dict) else {}
         key = next((key for key in ("module_state_dict", "state_dict") if isinstance(rest.get(key), Mapping)), "")
         weights, rest = (rest.pop(key), rest) if key else (record, {})
-        if not (isinstance(weights, Mapping) and any(isinstance(value, Tensor) for value in weights.values())):
-            content = ", ".join(map(str, record)) if isinstance(record, Mapping) else type(record).__name__
+        if not (
+            isinstance(weights, Mapping)
+            and any(isinstance(value, Tensor) for value in weights.values())
+            and all(isinstance(key, str) for key in weights)
+        ):
+            names = [key for key in record if isinstance(key, str)] if isinstance(record, Mapping) else None
+            content = type(record).__name__ if names is None else ", ".join(names[:20])
             expected = "a checkpoint with module_state_dict or state_dict, or a state dict"
             raise InvalidArgument(name, expected, str(file), f"It holds {content or 'nothing'}.")
         tensors = [value for value in weights.values() if isinstance(value, Tensor)]
@@ -276,12 +288,10 @@ def check_format(name: str, record: Mapping[Any, Any]) -> int:
 def migrate(file: Path) -> None:
     """Rewrite a file of :func:`train_teachers` in today's format if it has an older one, which is kept beside it."""
     record = torch.load(file, weights_only=True, map_location="cpu")
-    number, written = check_format(str(file), record), file.stat().st_mtime_ns
+    number = check_format(str(file), record)
     if number < FORMAT:
         keep_copy(file, number)
-        with write_whole(file, private=True) as temporary:
-            torch.save(record | {FORMAT_KEY: FORMAT}, temporary)
-            os.utime(temporary, ns=(written, written))
+        copy_teacher(file, file, {FORMAT_KEY: FORMAT}, written=file.stat().st_mtime_ns)
 
 
 def copy_teacher(file: Path, target: Path, facts: Mapping[str, Any], *, written: int) -> None:
@@ -359,12 +369,44 @@ def read_teacher_file(path: str | os.PathLike[str]) -> Checkpoint:
         )
         expected = "a file with module_state_dict and privacy_accountant_state_dict"
         raise InvalidArgument("source", expected, str(path), cure)
+    if wrong := next((name for name, kind in _FIELDS.items() if not _is_or_none(checkpoint.rest, name, kind)), ""):
+        raise InvalidArgument(
+            "source", "a teacher's file that is not damaged", str(path), f"Its {wrong} is of another type."
+        )
+    accountant = checkpoint.rest["privacy_accountant_state_dict"]
+    known = isinstance(accountant, Mapping) and isinstance(accountant.get("mechanism"), str)
+    if not (accountant is None or isinstance(accountant, list | tuple) or (known and "history" in accountant)):
+        raise InvalidArgument("source", "a file whose accountant has a history and a mechanism", str(path))
     return checkpoint
+
+
+_FIELDS = {
+    "global_step": int,
+    "public_steps": int,
+    "shard_size": int,
+    "shard": int,
+    "watched": bool,
+    "randomness": str,
+    "no_allocation": str,
+    "allocation": Mapping,
+    "tuning": Mapping,
+}
+
+
+def _is_or_none(record: Mapping[str, Any], name: str, kind: type) -> bool:
+    """Whether a field of a file is of this kind, or absent; numbers and tunings are never ``None``."""
+    value = record.get(name)
+    absent = name not in record or (value is None and kind not in (int, bool) and name != "tuning")
+    return absent or isinstance(value, kind)
 
 
 def tuned_profile(record: Mapping[str, Any]) -> PrivacyProfile | None:
     """What a tuning promises about all teachers of the run that won; None for other teachers."""
     if "tuning" not in record:
         return None
-    epsilon, delta = record["tuning"]["question"]["total"]
-    return replace(PrivacyProfile.from_guarantee(PrivacyGuarantee(epsilon=epsilon, delta=delta)), together=True)
+    try:
+        epsilon, delta = record["tuning"]["question"]["total"]
+        total = PrivacyGuarantee(epsilon=epsilon, delta=delta)
+    except (KeyError, TypeError, ValueError):
+        raise InvalidArgument("source", "a file of tune_teachers that is not damaged", "another tuning") from None
+    return replace(PrivacyProfile.from_guarantee(total), together=True)

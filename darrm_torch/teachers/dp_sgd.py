@@ -190,7 +190,9 @@ def _losses(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: An
         losses = loss(outputs, targets)
     if not isinstance(losses, Tensor) or losses.shape != kept.shape:
         got = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-        raise InvalidArgument("loss", "a function that returns one number for each record", got, 'reduction="none"')
+        raise InvalidArgument(
+            "loss", "a function that returns one number for each record", got, 'Pass reduction="none".'
+        )
     return torch.where(kept.to(losses.device), losses, 0)
 
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from ..errors import UnprovenPrivacy
 
-__all__ = ["FINDINGS", "Finding", "refuse_unless_accepted"]
+__all__ = ["FINDINGS", "Finding", "Notes", "refuse_unless_accepted"]
 
 Finding = Literal["gdp", "sampling", "buffers", "ghost", "seeds", "constants", "slices"]
 FINDINGS: tuple[Finding, ...] = get_args(Finding)
@@ -17,3 +17,20 @@ def refuse_unless_accepted(finding: Finding, accept: Collection[str], reason: st
     """Raise :class:`UnprovenPrivacy` with ``reason`` unless ``finding`` is among ``accept``."""
     if finding not in accept:
         raise UnprovenPrivacy(reason, finding=finding)
+
+
+class Notes(list[str]):
+    """What was not checked about a teacher, and what the caller vouches for.
+
+    Args:
+        accept: the findings that the caller accepts.
+    """
+
+    def __init__(self, accept: Collection[str]) -> None:
+        super().__init__()
+        self._accept = accept
+
+    def vouched(self, finding: Finding, reason: str, note: str) -> None:
+        """Add ``note`` about a finding that the caller accepts; any other finding is refused with ``reason``."""
+        refuse_unless_accepted(finding, self._accept, reason)
+        self.append(note)

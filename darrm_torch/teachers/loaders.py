@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,21 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from ..arguments import checked
-from ..errors import InvalidArgument, check_integer
+from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
+from .findings import Notes
 
-__all__ = ["declared_loader", "drawn_records", "draws_poisson", "generators_of", "largest_overlap", "replicas_of"]
+__all__ = [
+    "check_sampling",
+    "declared_loader",
+    "drawn_records",
+    "draws_poisson",
+    "generators_of",
+    "largest_overlap",
+]
 
 Positions = NDArray[np.int64]
+
+_FEW_RECORDS = 1000
 
 
 @checked
@@ -61,11 +71,6 @@ def draws_poisson(data_loader: Any) -> bool:
 
     sampler = getattr(data_loader, "batch_sampler", None)
     return isinstance(sampler, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler))
-
-
-def replicas_of(data_loader: Any) -> int:
-    """The number of processes that draw parts of each batch."""
-    return int(getattr(getattr(data_loader, "batch_sampler", None), "num_replicas", 1))
 
 
 def generators_of(data_loader: Any) -> list[torch.Generator]:
@@ -158,3 +163,81 @@ def _first_equal(rows: torch.Tensor, known: list[torch.Tensor]) -> torch.Tensor:
             return one
     known.append(rows)
     return rows
+
+
+def check_sampling(
+    history: Sequence[tuple[float, float, int]],
+    data_loader: Any,
+    rate: float | None,
+    record: Mapping[str, Any],
+    notes: Notes,
+) -> tuple[str, int | None]:
+    """How the batches of a training were drawn, and from how many records.
+
+    Args:
+        history: what the accountant recorded.
+        data_loader: the loader, or ``None``.
+        rate: the sample rate of one batch, as the optimizer reports it, if it does.
+        record: what the teacher's file says.
+        notes: takes what was not checked, or what the caller vouches for.
+
+    Raises:
+        UnprovenPrivacy: this is not the loader of the training, or batches were not drawn by Poisson sampling.
+    """
+    records = record.get("shard_size")
+    if data_loader is not None:
+        if not hasattr(data_loader, "dataset"):
+            raise InvalidArgument("data_loader", "the loader that make_private returned", data_loader)
+        sampler: Any = getattr(data_loader, "batch_sampler", None)
+        poisson = draws_poisson(data_loader)
+        sampling = "poisson" if poisson else "not poisson"
+        records = len(data_loader.dataset)
+        if any(len(np.unique(positions)) < len(positions) for positions in drawn_records(data_loader).values()):
+            raise UnprovenPrivacy(
+                "the loader can draw one record several times in a batch: its positions are repeated. Remove "
+                "repetitions from the indices of the Subset and train again"
+            )
+        processes = int(getattr(sampler, "num_replicas", 1))
+        if poisson and processes > 1:
+            notes.vouched(
+                "sampling",
+                f"each batch is drawn by {processes} processes. If their generators have the same seed, "
+                "they draw the same places of their parts, and records are no longer drawn independently. Train in "
+                'one process; accept=["sampling"] if every process had a seed of its own',
+                "The caller vouches that the processes that drew the batches had different seeds.",
+            )
+        # Opacus records 1 / len(loader). Where int(1 / rate) rounds, that is slightly more than the true rate.
+        recorded = history[-1][1]
+        if poisson and not (sampler.sample_rate <= recorded * (1 + 1e-9) and round(1 / recorded) == len(data_loader)):
+            raise UnprovenPrivacy(
+                f"the loader samples at {sampler.sample_rate:.6g}, the accountant recorded {recorded:.6g}: this "
+                "is not the loader that the teacher was trained with. Give the one that make_private returned"
+            )
+        rate = recorded
+    else:
+        sampling = {"poisson": "poisson", None: "assumed"}.get(record.get("sampling"), "not poisson")
+    # For n batches between two steps Opacus records n times the rate. But a record may be drawn for several of them,
+    # and then moves the sum by several clipping bounds, which no rate makes up for.
+    others = sorted({run[1] for run in history if rate is not None and abs(run[1] - rate) > 1e-9 * rate})
+    if others:
+        notes.vouched(
+            "sampling",
+            f"steps were recorded at other sample rates ({others[0]:.6g}) than a batch is drawn at ({rate:.6g}): "
+            "gradients were accumulated over several batches, which the accountant does not cover, or another loader "
+            "was used too. Use BatchMemoryManager for batches that are too large for the memory, which accumulates "
+            'within a batch; accept=["sampling"] if it was another loader, of Poisson samples',
+            "The caller vouches that steps at other sample rates had Poisson samples of their own.",
+        )
+    if sampling == "not poisson":
+        notes.vouched(
+            "sampling",
+            "its batches were not drawn by Poisson sampling, which the accountant takes for granted. Train with the "
+            "loader that make_private returns and poisson_sampling=True",
+            "The batches were not drawn by Poisson sampling: no guarantee, by the caller's choice.",
+        )
+    if sampling == "assumed":
+        notes.append("The loader was not given: Poisson sampling is assumed.")
+    declared = "no_allocation" in record  # by train_teachers, which does not look at the shard
+    if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
+        notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
+    return sampling, records

@@ -81,9 +81,9 @@ def check_optimizer(source: Any, module: Any, optimizer: Any, history: History) 
     layers = getattr(optimizer, "max_grad_norms", None)
     if bound is not None and layers is not None and bound < math.hypot(*layers) * (1 - 1e-6):
         raise UnprovenPrivacy(
-            f"the layers' gradients are clipped to {math.hypot(*layers):.6g} together, the optimizer scales its noise "
-            f"to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again with constant "
-            "bounds"
+            f"the layers' gradients are clipped to {math.hypot(*layers):.6g} together, but the optimizer scales its "
+            f"noise to {bound:.6g}: clipping per layer does not support schedules of the bound. Train again "
+            "with constant bounds"
         )
     return next((value for value in hooked if isinstance(value, float)), None)
 

@@ -34,9 +34,9 @@ from .checkpoints import (
     tuned_profile,
     weights_digest,
 )
-from .findings import Finding, refuse_unless_accepted
+from .findings import Finding, Notes
 from .independence import check_independent
-from .loaders import drawn_records, draws_poisson, largest_overlap, replicas_of
+from .loaders import check_sampling, largest_overlap
 from .optimizers import History, check_optimizer, counted_steps, source_of_noise
 from .watching import check_watched, record_of
 
@@ -44,7 +44,6 @@ __all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 
 Source = Any  # engine, accountant, path or history
 
-_FEW_RECORDS = 1000
 _READ_AGAIN = (
     "Read the teacher again after its last step of training; steps without an accountant have no privacy at all"
 )
@@ -182,7 +181,7 @@ def read_privacy(
     from_file = isinstance(source, (str, os.PathLike))
     if from_file:
         path = Path(source)
-        if path.is_dir():
+        if os.path.isdir(path):
             same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "initial": initial}
             return read_teachers(path, delta=delta, accept=accept, **same)
         checkpoint = read_teacher_file(path)
@@ -218,15 +217,14 @@ def read_privacy(
     if (unit, records_per_unit) != ("record", 1):
         profile = profile.for_unit(unit, records=records_per_unit)
     kind = "history" if isinstance(accountant, Sequence) else str(accountant["mechanism"])
-    notes = []
+    notes = Notes(accept)
     if kind == "gdp":
-        refuse_unless_accepted(
+        notes.vouched(
             "gdp",
-            accept,
             "the GDP accountant is a central limit approximation, not a bound, and loses the steps before a change of "
             'noise. Train with PrivacyEngine(accountant="prv"); accept=["gdp"] if the history is known to be complete',
+            "Recorded by a GDP accountant; the caller vouches that its history is complete.",
         )
-        notes.append("Recorded by a GDP accountant; the caller vouches that its history is complete.")
     watched = check_watched(record_of(optimizer), history) or bool(record.get("watched"))
     if not (counted_steps(history, optimizer, steps) or watched) and (optimizer is not None or from_file):
         notes.append(
@@ -234,8 +232,7 @@ def read_privacy(
             "watch_training(optimizer) before the first one, or pass steps= to read_privacy."
         )
     rate = check_optimizer(source, module, optimizer, history)
-    sampling, records, sampling_notes = _check_sampling(history, data_loader, rate, record, accept)
-    notes += sampling_notes
+    sampling, records = check_sampling(history, data_loader, rate, record, notes)
     if optimizer is None and module is not None and not from_file:
         notes.append("The optimizer was not given: nothing checks that these are the steps of this teacher.")
     if module is None:
@@ -243,22 +240,20 @@ def read_privacy(
     else:
         check_finite("module", state_of(module))
         if buffers := filled_buffers(module, initial):
-            refuse_unless_accepted(
+            notes.vouched(
                 "buffers",
-                accept,
                 f"the buffer {buffers[0]} may hold statistics of raw training batches, which no accountant counts. Use "
                 "GroupNorm in place of BatchNorm (opacus.validators.ModuleValidator.fix); "
                 'accept=["buffers"] if it is constant or comes from public data alone',
+                f"The caller vouches that {', '.join(buffers)} come from public data alone.",
             )
-            notes.append(f"The caller vouches that {', '.join(buffers)} come from public data alone.")
     if any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
-        refuse_unless_accepted(
+        notes.vouched(
             "ghost",
-            accept,
             "ghost clipping counts neither the batches accumulated for a step nor changes of the clipping bound. Train "
             'with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch and the bound never changed',
+            "Ghost clipping: the caller vouches for one batch a step, a constant bound and exact norms.",
         )
-        notes.append("Ghost clipping: the caller vouches for one batch a step, a constant bound and exact norms.")
     if reason := record.get("no_allocation"):
         notes.append(f"No price of a random allocation: {reason}")
     accountant_epsilons = []
@@ -383,68 +378,3 @@ def _history(accountant: Mapping[str, Any] | Sequence[Any]) -> History:
 def drawn_rate(rate: float) -> float:
     """The probability of ``torch.rand(()) < rate``: ``rate`` as a float32, rounded up to a multiple of 2**-24."""
     return min(1.0, math.ceil(max(rate, float(np.float32(rate))) * 2**24) / 2**24)
-
-
-def _check_sampling(
-    history: History, data_loader: Any, rate: float | None, record: dict[str, Any], accept: Collection[Finding]
-) -> tuple[str, int | None, list[str]]:
-    """How batches were drawn, from how many records, and notes; ``rate``: one batch's, as the optimizer reports it."""
-    notes, records = list[str](), record.get("shard_size")
-    if data_loader is not None:
-        if not hasattr(data_loader, "dataset"):
-            raise InvalidArgument("data_loader", "the loader that make_private returned", data_loader)
-        sampler: Any = getattr(data_loader, "batch_sampler", None)
-        poisson = draws_poisson(data_loader)
-        sampling = "poisson" if poisson else "not poisson"
-        records = len(data_loader.dataset)
-        if any(len(np.unique(positions)) < len(positions) for positions in drawn_records(data_loader).values()):
-            raise UnprovenPrivacy(
-                "the loader can draw one record several times in a batch: its positions are repeated. Remove "
-                "repetitions from the indices of the Subset and train again"
-            )
-        if poisson and replicas_of(data_loader) > 1:
-            refuse_unless_accepted(
-                "sampling",
-                accept,
-                f"each batch is drawn by {replicas_of(data_loader)} processes. If their generators have the same seed, "
-                "they draw the same places of their parts, and records are no longer drawn independently. Train in "
-                'one process; accept=["sampling"] if every process had a seed of its own',
-            )
-            notes.append("The caller vouches that the processes that drew the batches had different seeds.")
-        # Opacus records 1 / len(loader). Where int(1 / rate) rounds, that is slightly more than the true rate.
-        recorded = history[-1][1]
-        if poisson and not (sampler.sample_rate <= recorded * (1 + 1e-9) and round(1 / recorded) == len(data_loader)):
-            raise UnprovenPrivacy(
-                f"the loader samples at {sampler.sample_rate:.6g}, the accountant recorded {recorded:.6g}: this "
-                "is not the loader that the teacher was trained with. Give the one that make_private returned"
-            )
-        rate = recorded
-    else:
-        sampling = {"poisson": "poisson", None: "assumed"}.get(record.get("sampling"), "not poisson")
-    # For n batches between two steps Opacus records n times the rate. But a record may be drawn for several of them,
-    # and then moves the sum by several clipping bounds, which no rate makes up for.
-    others = sorted({run[1] for run in history if rate is not None and abs(run[1] - rate) > 1e-9 * rate})
-    if others:
-        refuse_unless_accepted(
-            "sampling",
-            accept,
-            f"steps were recorded at other sample rates ({others[0]:.6g}) than a batch is drawn at ({rate:.6g}): "
-            "gradients were accumulated over several batches, which the accountant does not cover, or another loader "
-            "was used too. Use BatchMemoryManager for batches that are too large for the memory, which accumulates "
-            'within a batch; accept=["sampling"] if it was another loader, of Poisson samples',
-        )
-        notes.append("The caller vouches that steps at other sample rates had Poisson samples of their own.")
-    if sampling == "not poisson":
-        refuse_unless_accepted(
-            "sampling",
-            accept,
-            "its batches were not drawn by Poisson sampling, which the accountant takes for granted. Train with the "
-            "loader that make_private returns and poisson_sampling=True",
-        )
-        notes.append("The batches were not drawn by Poisson sampling: no guarantee, by the caller's choice.")
-    if sampling == "assumed":
-        notes.append("The loader was not given: Poisson sampling is assumed.")
-    declared = "no_allocation" in record  # by train_teachers, which does not look at the shard
-    if records is not None and (data_loader is not None or (records < _FEW_RECORDS and not declared)):
-        notes.append(f"The number of records ({records}) must be public: sample rate and batch size depend on it.")
-    return sampling, records, notes

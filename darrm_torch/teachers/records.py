@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
+from ..arguments import is_dense
 from ..errors import InvalidArgument
 from ..limits import MOST_BYTES
 from .checkpoints import weights_digest
@@ -78,21 +79,25 @@ def batch_of(dataset: Any, rows: Sequence[int], device: str | torch.device) -> t
 def example_of(dataset: Any) -> list[Any]:
     """A data set of one record, all zeros, with the structure, the shapes and the types of the given one's."""
     if isinstance(dataset, TensorDataset):
+        _check_dense(dataset.tensors)
         return [tuple(tensor.new_zeros(tensor.shape[1:], device="cpu") for tensor in dataset.tensors)]
     try:
         if not len(dataset):
             raise InvalidArgument("dataset", "one with at least one record", "an empty one")
         batch = default_collate([dataset[0]])
-        list(tensors_of(batch, "dataset[0]"))  # refuses what is no tensor
+        _check_dense(part for _, part in tensors_of(batch, "dataset[0]"))  # which refuses what is no tensor
         return [mapped(batch, lambda part: torch.zeros_like(part[0]))]
     except InvalidArgument:
         raise
     except Exception as error:  # its text may show the record
-        expected, got = (
-            "a map-style data set of tensors and numbers",
-            f"{type(dataset).__name__}, {type(error).__name__}",
-        )
-        raise InvalidArgument("dataset", expected, got, "Tensors go into a TensorDataset.") from None
+        got = f"{type(dataset).__name__}, {type(error).__name__}"
+        cure = "Tensors go into a TensorDataset."
+        raise InvalidArgument("dataset", "a map-style data set of tensors and numbers", got, cure) from None
+
+
+def _check_dense(parts: Iterable[Tensor]) -> None:
+    if not all(is_dense(part) or part.is_complex() for part in parts):
+        raise InvalidArgument("dataset", "one of dense tensors", "others", "Sparse and meta tensors are no records.")
 
 
 def finite_rows(structure: Any, size: int) -> Tensor:

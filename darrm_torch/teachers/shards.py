@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arguments import as_array, checked
-from ..errors import InvalidArgument, check_integer, check_number
-from ..files import make_private_folder, write_whole
+from ..errors import InvalidArgument, check_integer, check_number, is_integer
+from ..files import make_private_folder, write_private
+from ..limits import MOST_TEXT, check_file
 from ..privacy.allocation import RandomAllocation
 from ..privacy.validation import PrivateValidation
 
@@ -115,7 +116,7 @@ class Shards(Sequence[Positions]):
     def _keep(self, facts: dict[str, Any]) -> None:
         self._record.update(facts)
         if self.private_folder is not None:
-            _write(self.private_folder / _FACTS, json.dumps(facts).encode())
+            write_private(self.private_folder / _FACTS, json.dumps(facts))
 
 
 @checked
@@ -167,8 +168,8 @@ def assign_shards(
     check_integer("teachers", teachers, low=1, high=10**6)
     check_integer("overlap", overlap, low=1, high=teachers, cure="A record can be in at most all of the shards.")
     holdout = check_number("holdout", holdout, low=0.0, high=1.0, high_open=True)
-    count = check_integer("records", records, low=0) if isinstance(records, (int, np.integer)) else 0
-    ids = None if isinstance(records, (int, np.integer)) else _encoded(records)
+    ids = None if is_integer(records) or not isinstance(records, Iterable) else _encoded(records)
+    count = check_integer("records", records, low=0) if ids is None else 0
     if sum(given is not None for given in (key, insecure_seed, private_folder)) > 1:
         raise InvalidArgument("private_folder", "None with a key or an insecure_seed", "several of them")
     reason = ""
@@ -201,8 +202,8 @@ def assign_shards(
     )
     draw = secrets.token_hex(8)
     if folder is not None and kept is None:
-        _write(folder / file, content)
-        _write(folder / _FACTS, json.dumps({"version": 1, **facts, "draw": draw, "trainings": []}).encode())
+        write_private(folder / file, content)
+        write_private(folder / _FACTS, json.dumps({"version": 1, **facts, "draw": draw, "trainings": []}))
     return Shards(
         positions=tuple(np.flatnonzero((chosen == number).any(axis=1)) for number in range(teachers)),
         holdout=holdout,
@@ -284,10 +285,10 @@ def open_private(folder: str | os.PathLike[str]) -> Path:
     """Create a folder that only its owner can open, or check that it is one.
 
     Raises:
-        InvalidArgument: others can read it.
+        InvalidArgument: others can read it, or it cannot be created.
     """
     path = Path(folder)
-    make_private_folder(path)
+    make_private_folder(path, "private_folder")
     if (mode := path.stat().st_mode & 0o777) & 0o077:
         raise InvalidArgument(
             "private_folder", "a folder that only its owner can open", f"mode {mode:o}", f"Run chmod 700 {path}"
@@ -361,9 +362,9 @@ def _kept_draw(folder: Path | None, facts: dict[str, Any]) -> bytes | None:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
+        facts: dict[str, Any] = json.loads(check_file("private_folder", folder / _FACTS, most=MOST_TEXT).read_text())
         number = facts["version"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         number = None
     if number == 1:
         return facts
@@ -385,8 +386,3 @@ def _array_bytes(array: Positions) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
-
-
-def _write(file: Path, content: bytes) -> None:
-    with write_whole(file, private=True) as temporary:
-        temporary.write_bytes(content)

@@ -23,8 +23,10 @@ __all__ = [
     "as_arguments",
     "batches_of",
     "call",
+    "class_logits",
     "device_of",
     "evaluating",
+    "form_of",
     "logits_of",
     "mapped",
     "probabilities_of",
@@ -144,11 +146,19 @@ def logits_of(outputs: Any, logits: Callable[[Any], Any] | None = None) -> Any:
     return outputs
 
 
+def class_logits(logits: Tensor) -> Tensor:
+    """Logits ``(..., C)`` of two classes or more: one output stands for two, of which the first has the logit 0."""
+    return torch.cat([torch.zeros_like(logits), logits], dim=-1) if logits.shape[-1] == 1 else logits
+
+
 def probabilities_of(logits: Tensor) -> Tensor:
     """``(B, C)``; one output stands for two classes, and what is not finite becomes 0."""
-    if logits.shape[-1] == 1:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
-    return logits.softmax(dim=-1).nan_to_num()
+    return class_logits(logits).softmax(dim=-1).nan_to_num()
+
+
+def form_of(value: Any) -> tuple[int, ...] | str:
+    """What an error says of outputs in a wrong form: the shape of a tensor, or the type of anything else."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 @contextlib.contextmanager

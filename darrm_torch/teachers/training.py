@@ -25,6 +25,7 @@ from ..files import make_private_folder, owner_unmasked, write_whole
 from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
+from .adapters import warn_of_untrained_adapters
 from .checkpoints import Checkpoint, migrate
 from .dp_sgd import TrainingSettings, train_teacher
 from .jobs import Job, run_job, start_worker
@@ -35,7 +36,7 @@ from .shards import Shards, as_shards, open_private
 from .structures import tensors_of
 from .workers import cores, prepare_workers
 
-__all__ = ["train_teachers"]
+__all__ = ["check_training", "train_teachers"]
 
 
 @owner_unmasked()
@@ -126,15 +127,9 @@ def train_teachers(
     if not re.fullmatch(r"\w[\w .-]*", name):
         raise InvalidArgument("name", "a file name of letters, digits, spaces, dots and hyphens", name)
     check_integer("shard_size", shard_size, low=1, high=2**53)
-    if workers is not None:
-        check_integer("workers", workers, low=1, high=1024)
     if insecure_seed is not None:
         check_integer("insecure_seed", insecure_seed, low=0)
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise InvalidArgument("device", "cpu or cuda", device) from None
-    _try_a_step(build_model, dataset, settings, private=total is not None)
+    check_training(build_model, dataset, settings, workers=workers, device=device, private=total is not None)
     shards = as_shards(shards, records=len(dataset))
     make_private_folder(folder)
     private = open_private(private_folder or shards.private_folder or folder / "private")
@@ -336,15 +331,38 @@ def _read_teacher(file: Path) -> dict[str, Any]:
     return record
 
 
-def _try_a_step(
-    build_model: Callable[[], nn.Module], dataset: Any, settings: TrainingSettings, *, private: bool
+def check_training(
+    build_model: Callable[[], nn.Module],
+    dataset: Any,
+    settings: TrainingSettings,
+    *,
+    workers: int | None,
+    device: str,
+    private: bool,
 ) -> None:
-    """Train on zeros of the records' shapes: what fails here would fail on every shard, and shows no record."""
+    """Train on zeros of the records' shapes: what fails here would fail on every shard, and shows no record.
+
+    Raises:
+        InvalidArgument: it fails, or ``workers`` or ``device`` is no such thing.
+        UnprovenPrivacy: training changes a buffer of the network.
+    """
+    if workers is not None:
+        check_integer("workers", workers, low=1, high=1024)
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise InvalidArgument("device", "cpu or cuda", device) from None
     example = example_of(dataset)
     noise = 1.0 if settings.noise_multiplier is None and private else settings.noise_multiplier
     step = replace(settings, noise_multiplier=noise, batch_size=1, epochs=1)
+    networks: list[nn.Module] = []
+
+    def build() -> nn.Module:
+        networks.append(build_model())
+        return networks[0]
+
     try:
-        train_teacher(build_model, example, shard_size=1, settings=step, seeds=(0, 0))
+        train_teacher(build, example, shard_size=1, settings=step, seeds=(0, 0))
     except UnprovenPrivacy:
         raise
     except Exception as error:  # the user's own network, loss or optimizer
@@ -353,6 +371,7 @@ def _try_a_step(
         got = ", ".join(f"{part.dtype} of shape {tuple(part.shape)}" for _, part in tensors_of(example[0]))
         cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
         raise InvalidArgument("dataset", "what the network of build_model can be trained on", got, cure) from None
+    warn_of_untrained_adapters(networks[0])
 
 
 def _seeds(count: int, insecure_seed: int | None) -> Sequence[tuple[int, int] | None]:

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from ..files import make_private_folder, owner_unmasked, write_whole
+from ..files import make_private_folder, owner_unmasked, write_private
 from ..mechanisms.counts import private_counts
 from ..privacy.allocation import RandomAllocation
 from ..privacy.assumptions import TUNING
@@ -34,7 +34,7 @@ from .reading import drawn_rate
 from .records import batch_of, data_digest, finite_rows, shard_of, zeros_unless
 from .shards import Shards, open_private
 from .structures import call, logits_of, probabilities_of
-from .training import train_teachers
+from .training import check_training, train_teachers
 
 __all__ = ["TunedTeachers", "counts_on", "tune_teachers"]
 
@@ -144,6 +144,7 @@ def tune_teachers(
         raise InvalidArgument("candidates", "one or more TrainingSettings", candidates)
     check_number("score_epsilon", score_epsilon, low=2.0**-12, high=64.0)
     check_integer("shard_size", shard_size, low=1, high=2**53)
+    check_training(build_model, dataset, candidates[0], workers=workers, device=device, private=True)
     make_private_folder(folder)
     shared = shards if isinstance(shards, Shards) else None
     private = open_private(private_folder or (shared and shared.private_folder) or folder / "private")
@@ -207,8 +208,7 @@ def tune_teachers(
         except Exception as error:
             if number == 0 and isinstance(error, (InvalidArgument, UnprovenPrivacy)):
                 raise  # about the arguments
-            with write_whole(private / "failed-tuning.txt", private=True) as temporary:
-                temporary.write_text(traceback.format_exc())
+            write_private(private / "failed-tuning.txt", traceback.format_exc())
             raise DarrmError(_FAILED) from None
         state["scores"].append(private_counts(counts, epsilon=score_epsilon).tolist())
         _keep(private, state)
@@ -262,8 +262,7 @@ def _calibrated(
 
 
 def _keep(private: Path, state: dict[str, Any]) -> None:
-    with write_whole(private / _STATE, private=True) as temporary:
-        temporary.write_text(json.dumps(state))
+    write_private(private / _STATE, json.dumps(state))
 
 
 def _accuracy(score: Sequence[int]) -> float:

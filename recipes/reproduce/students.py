@@ -33,9 +33,10 @@ SEEDS = (31, 32, 33, 34, 35)
 EPSILON, QUERIES, ROUNDS, STEPS = 0.25, 100, 4, 150
 RATE, RADIUS = 3e-3, 0.3  # of students; chosen on the pairs 2v6, 4v6 and 7v9 with other seeds
 DESIGN = study.Design(priced="allocation", teachers=11)
+TOTAL = dt.PrivacyGuarantee(epsilon=EPSILON, delta=study.DELTA)
 ACQUIRE = {"random": None, "margin": "margin", "disagreement": "disagreement"}
 SOURCES = ("true labels", "majority", "mean probabilities")
-TITLE = "Students: chosen questions, and the gap to true labels (Fashion-MNIST, K = 11, total (0.25, 1e-5))"
+TITLE = f"Students: chosen questions, and the gap to true labels (Fashion-MNIST, K = 11, total {TOTAL})"
 Scores = dict[str, float]
 
 
@@ -187,7 +188,7 @@ def report(found: dict[str, list[Scores]], *, rate: float, seeds: Sequence[int],
         ),
         notes=(
             f"Teachers: the study's, K = {DESIGN.teachers}, learning rate {rate:g}, chosen on the public digits. "
-            "All labels together cost (0.25, 1e-5), however many and whether majorities or mean probabilities.",
+            f"All labels together cost {TOTAL}, however many and whether majorities or mean probabilities.",
             f"Students: `StudentModule`, 64 hidden units on the teachers' features, learning rate {RATE:g}, {steps} "
             "steps, trained anew after each round. The first round is random. Views are those of "
             f"`VirtualAdversarialTraining(radius={RADIUS:g})`.",

@@ -85,15 +85,16 @@ ENSEMBLES = tuple(one for one in DESIGNS if one.priced in ("allocation", "overla
 
 
 def noise_multiplier(folder: Path, design: Design, epsilon: float) -> float:
-    """The smallest noise with which all models of a design keep (epsilon, 1e-5) together; kept in ``folder``."""
+    """The smallest noise with which all models of a design keep (epsilon, DELTA) together; kept in ``folder``."""
     if design.priced == "plain":
         return 0.0
     file = folder / "noise.json"
     known = json.loads(file.read_text()) if file.exists() else {}
     price = design.name if design.priced in ("allocation", "overlap") else "one"
-    if f"{price} {epsilon:g}" not in known:
+    key = f"{price}, total ({epsilon:g}, {DELTA:g}), sample rate {SAMPLE_RATE:.6g}, {STEPS} steps"
+    if key not in known:
         secret = design.priced == "allocation"
-        known[f"{price} {epsilon:g}"] = dt.calibrate_noise(
+        known[key] = dt.calibrate_noise(
             dt.PrivacyGuarantee(epsilon=epsilon, delta=DELTA),
             sample_rate=SAMPLE_RATE,
             steps=STEPS,
@@ -101,7 +102,7 @@ def noise_multiplier(folder: Path, design: Design, epsilon: float) -> float:
             allocation=dt.RandomAllocation(teachers=design.teachers) if secret else None,
         )
         write_whole(file, json.dumps(known, indent=1))
-    return float(known[f"{price} {epsilon:g}"])
+    return float(known[key])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ def test_private_counts_pass(mechanism) -> None:
 @pytest.mark.parametrize(
     "mechanism",
     [
-        GNMax(sigma=8.0, delta=1e-3, teachers=11, classes=10, insecure_seed=1),
+        pytest.param(GNMax(sigma=8.0, delta=1e-3, teachers=11, classes=10, insecure_seed=1), marks=pytest.mark.slow),
         RandomizedPlurality(epsilon=1.0, teachers=11, classes=10, insecure_seed=1),
         VotePrivatePlurality(teachers=11, classes=4, epsilon=1.0, insecure_seed=1),
     ],

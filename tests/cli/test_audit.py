@@ -81,7 +81,7 @@ def test_a_pipeline(pipelines: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_mistakes_about_a_pipeline(pipelines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
-        (pipeline("sums")[:3], "--pipeline needs --records MODULE:FUNCTION and --claim EPS,DELTA"),
+        (pipeline("sums")[:3], "required: --records; --claim (see darrm audit --help)"),
         (pipeline("nothing"), "--pipeline must be MODULE:FUNCTION"),
         ((*pipeline("sums"), "--canaries", "0"), "--canaries must be"),
         ((*pipeline("sums"), "--runs", "0"), "--runs must be"),
@@ -97,7 +97,7 @@ def test_mistakes_about_a_pipeline(pipelines: Path, capsys: pytest.CaptureFixtur
 MISTAKES = [
     (("audit",), "give --mechanism KIND, --noise FILE or --pipeline MODULE:FUNCTION"),
     (("audit", "--mechanism", "gnmax", "--noise", "n.json"), "give --mechanism KIND, --noise FILE"),
-    (("audit", "--mechanism", "gnmax", "--label-target", "1,1e-5"), "missing --teachers"),
+    (("audit", "--mechanism", "gnmax", "--label-target", "1,1e-5"), "required: --teachers (see darrm audit --help)"),
     (("audit", "--mechanism", "gnmx"), "Did you mean gnmax?"),
     ((*GNMAX, "--samples", "0"), "--samples must be"),
     ((*GNMAX, "--confidence", "2"), "--confidence must be"),

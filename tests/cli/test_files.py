@@ -7,6 +7,7 @@ import os
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,8 +114,7 @@ READ = [
     (*STUDENT, "--labels"),
     (*STUDENT, "--test-labels", "zeros.npy", "--test-inputs"),
     (*STUDENT, "--test-inputs", "x.npy", "--test-labels"),
-    ("noise", "--config"),
-    ("plan", "--config"),
+    *(pytest.param((name, "--config"), marks=pytest.mark.slow) for name in ("noise", "plan")),
     ("plan", "--label-target", "1", "--teachers-folder"),
     ("verify",),
     ("teachers",),
@@ -131,6 +131,10 @@ def bombs(folder: Path) -> list[str]:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{b}: &{b} [{', '.join(['*' + a] * 9)}]" for a, b in itertools.pairwise("abcdefghi")]
     (folder / "aliases.yaml").write_text("\n".join(lines))
+    (folder / "merged.yaml").write_text(
+        "\n".join(lines).replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace("[*", "{<<: [*").replace("]", "]}")
+    )
+    (folder / "hexadecimal.yaml").write_text(f"teachers: 0x{'f' * 20_000}")
     (folder / "deep.yaml").write_text("[" * 5000)
     (folder / "long.yaml").write_text("a: [" + "1," * 100_000 + "1]")
     (folder / "deep.json").write_text('{"gamma": ' + "[" * 100_000)
@@ -147,6 +151,15 @@ def bombs(folder: Path) -> list[str]:
     )
     stream.close()
     (folder / "line.csv").write_text("1," * 10**6)
+    with (folder / "long.csv").open("wb") as stream:
+        stream.truncate(2**36)
+    lists: Any = [torch.zeros(30, 4)]
+    for _ in range(15):
+        lists = [lists] * 9
+    torch.save(lists, folder / "lists.pt")
+    history = {"history": lists, "mechanism": "rdp"}
+    weights = {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}
+    torch.save({"module_state_dict": weights, "privacy_accountant_state_dict": history}, folder / "history.pt")
     return sorted(path.name for path in folder.iterdir())
 
 

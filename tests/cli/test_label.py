@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -27,6 +29,100 @@ def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
     head, *rows = (trained / "y.csv").read_text().splitlines()
     assert head == "index,label"
     assert rows == [f"{index},{label}" for index, label in enumerate(np.load("y.npy"))]
+
+
+READERS = """
+import torch
+
+class Reader(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(7, 8), torch.nn.Linear(8, 2)
+
+    def forward(self, input_ids, attention_mask, token_type_ids=None):
+        words = (self.embedding(input_ids) * attention_mask[..., None]).sum(dim=1)
+        return {"logits": self.head(words)}
+"""
+READ = ("label", "--models", "reader-0.pt", "reader-1.pt", "reader-2.pt", "--build", "readers_of_a_user:Reader",
+        "--allowance", "1", "--overlap", "1", "--delta", "1e-4", "--ledger", "r.ledger", "--out", "y.npy")  # fmt: skip
+TEXTS = ["very good", "bad", "very very bad", "good good good", "very"]
+
+
+@pytest.fixture
+def readers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three teachers for texts, and five texts of tokens as three files would hold them."""
+    torch = pytest.importorskip("torch")
+    (folder / "readers_of_a_user.py").write_text(READERS)
+    monkeypatch.delitem(sys.modules, "readers_of_a_user", raising=False)
+    monkeypatch.syspath_prepend(folder)
+    build = importlib.import_module("readers_of_a_user").Reader
+    for number in range(3):
+        torch.manual_seed(number)
+        history = {"history": [(4.0, 0.1, 10)], "mechanism": "prv"}
+        record = {"module_state_dict": build().state_dict(), "privacy_accountant_state_dict": history}
+        torch.save(record, f"reader-{number}.pt")
+    words = {"good": 4, "bad": 5, "very": 6}
+    tokens = [[2, *(words[word] for word in text.split()), 3] for text in TEXTS]
+    ids = np.array([row + [0] * (8 - len(row)) for row in tokens])
+    np.savez("tokens.npz", attention_mask=(ids > 0).astype(np.int64), input_ids=ids)
+    short = {"input_ids": torch.from_numpy(ids[::-1, :5].copy()), "attention_mask": torch.from_numpy(ids[::-1, :5] > 0)}
+    torch.save(short, "tokens.pt")
+    return folder
+
+
+def test_files_of_token_ids(readers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other padding, another order, another type of the mask, other batches: the same texts, and nothing is charged."""
+    first = json.loads(said(capsys, *READ, "--inputs", "tokens.npz", "--json"))
+    labels = np.load("y.npy")
+    again = json.loads(said(capsys, *READ, "--inputs", "tokens.pt", "--batch-size", "2", "--json"))
+    assert (first["labels"], again["labels"]) == (5, 5)
+    assert np.array_equal(np.load("y.npy"), labels[::-1])
+
+
+def test_identifiers_of_the_user(readers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (readers / "ids.txt").write_text("first\nsecond\nthird\nsecond\nfifth\n", encoding="utf-8")
+    ask = (*READ, "--inputs", "tokens.npz", "--ids", "ids.txt", "--batch-size", "3", "--json")
+    assert json.loads(said(capsys, *ask))["labels"] == 4
+    labels = np.load("y.npy")
+    assert labels[1] == labels[3]
+    (readers / "reversed.txt").write_text("fifth\nsecond\nthird\nsecond\nfirst\n", encoding="utf-8")
+    assert json.loads(said(capsys, *ask, "--ids", "reversed.txt"))["labels"] == 4
+    assert np.array_equal(np.load("y.npy"), labels[::-1])
+    (readers / "four.txt").write_text("a\nb\nc\nd\n", encoding="utf-8")
+    (readers / "gap.txt").write_text("a\nb\n\nc\nd\n", encoding="utf-8")
+    for file, words in (("four.txt", "4 lines"), ("gap.txt", "an empty line"), ("tokens.npz", "a text file")):
+        check_mistake(capsys, readers, *ask, "--ids", file, words=words)
+
+
+@pytest.mark.slow
+def test_lines_of_text_are_the_questions_that_their_tokens_are(
+    readers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    (readers / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "very"]))
+    names = ["input_ids", "attention_mask"]
+    transformers.BertTokenizerFast("vocab.txt", model_input_names=names).save_pretrained("tokenizer")
+    (readers / "texts.txt").write_text("\n".join(TEXTS))
+    said(capsys, *READ, "--inputs", "texts.txt", "--tokenizer", "tokenizer")
+    labels = np.load("y.npy")
+    assert json.loads(said(capsys, *READ, "--inputs", "tokens.npz", "--json"))["labels"] == 5
+    assert np.array_equal(np.load("y.npy"), labels)
+
+
+def test_teachers_that_started_alike_need_the_start(readers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = pytest.importorskip("torch")
+    start = torch.load("reader-0.pt")["module_state_dict"]
+    for number in range(3):
+        record = torch.load(f"reader-{number}.pt")
+        torch.manual_seed(number)
+        record["module_state_dict"] = {name: one + 1e-3 * torch.randn_like(one) for name, one in start.items()}
+        torch.save(record, f"reader-{number}.pt")
+    torch.save(start, "start.pt")
+    ask, files = (*READ, "--inputs", "tokens.npz"), READ[2:5]
+    for command in (ask, ("teachers", *files)):
+        assert "give initial=" in said(capsys, *command, status=1)
+        said(capsys, *command, "--initial", "start.pt")
+    check_mistake(capsys, readers, *ask, "--initial", "vocab.txt", words="--initial")
 
 
 def test_several_findings_are_columns(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +174,12 @@ CLASSES = {
 }
 TARGET = {"--label-target": (1, 0.6), "--total-target": (30, 2.0)}  # for how many labels, and which epsilon
 REQUESTS = [
-    (name, "--" + strength.replace("_", "-"), classes)
+    pytest.param(
+        name,
+        "--" + strength.replace("_", "-"),
+        classes,
+        marks=[pytest.mark.slow] if classes == 2 and not family.binary and strength in family.strengths[1:] else [],
+    )
     for name, family in FAMILIES.items()
     for strength in family.strengths or ("budget",)
     for classes in ((2,) if family.binary else (2, 3))
@@ -175,7 +276,7 @@ def test_over_budget_is_refused_and_writes_nothing(trained: Path, capsys: pytest
 def test_noise_and_expected_agreement_are_shown_before_anything_is_charged(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     little = (*GNMAX, "--total-target", "0.1,1e-5")
@@ -303,7 +404,7 @@ MISTAKES = [
     ((*LABEL, "--mechanism", "gnmx"), "Did you mean gnmax?"),
     ((*LABEL, "--mechanism", "gnmax"), "used with one of --label-target, --total-target, got '--allowance'"),
     ((*LABEL, "--mechanism", "noise-free"), "noise-free must be used with no allowance or target, got '--allowance'"),
-    ((*ASK, "--mechanism", "exponential"), "used with one of --label-target, --total-target, got None. It says"),
+    ((*ASK, "--mechanism", "exponential"), "required: one of --label-target, --total-target (how strong the noise"),
     ((*ASK, "--total-target", "1,1e-5"), "got '--total-target'. Set the most that all labels may cost with --budget."),
     ((*ASK, "--mechanism", "gnmax", "--label-target", "1"), "--label-target must be one that some strength"),
     ((*ASK, "--mechanism", "self-bounding", "--total-target", "1e-5,1e-5"), "--total-target must be one that some"),

@@ -22,6 +22,7 @@ from darrm_torch.noise.table_program import self_bounding_table, vote_private_ta
 from tests.cli.commands import ASK, GNMAX, LABEL, MODELS, WIDE, darrm, said
 
 
+@pytest.mark.slow
 def test_in_the_second_week_the_ledger_knows_its_noise(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = (*GNMAX[:-1], "permute-and-flip", "--overlap", "1", "--total-target", "8,1e-5", "--labels", "50")
     said(capsys, *first)
@@ -104,8 +105,8 @@ def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
         found = strongest(*arguments, **how)
         return replace(found, sigma=found.sigma * (1 + 1e-12)) if isinstance(found, dt.GNMax) else found
 
-    monkeypatch.setattr("darrm_torch.labels.ensemble.fetch_noise", fetch)
-    monkeypatch.setattr("darrm_torch.planning.families.strongest_mechanism", calibrate)
+    monkeypatch.setattr("darrm_torch.labels.kept.fetch_noise", fetch)
+    monkeypatch.setattr("darrm_torch.strongest_mechanism", calibrate)
     monkeypatch.setattr("scipy.optimize.linprog", solve)
     monkeypatch.setattr("darrm_torch.mechanisms.plurality._self_bounding", self_bounding_table)  # without its cache
     monkeypatch.setattr("darrm_torch.mechanisms.plurality._vote_private", vote_private_table)
@@ -167,9 +168,12 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     text = said(capsys, "ledger", "theirs.ledger")
     assert "Budget: none, so there is no limit." in text
     assert "Spent: not known from the file alone" in text
+    assert "Run `darrm label` with this ledger" in " ".join(text.split())
     ledger = dt.PrivacyLedger("own.ledger")
     ledger.answer([b"a"], lambda new: [1])
-    assert said(capsys, "ledger", "own.ledger").startswith("1 label in 1 batch.\n")
+    text = said(capsys, "ledger", "own.ledger")
+    assert text.startswith("1 label in 1 batch.\n")
+    assert "Build the same ensemble with this ledger in Python" in " ".join(text.split())
     assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.ledger", status=2)
     assert not Path("none.ledger").exists()
     Path("nothing").touch()

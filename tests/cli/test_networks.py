@@ -30,6 +30,7 @@ def test_weights_go_into_the_network_of_the_user(trained: Path) -> None:
         ("no_such_module:build", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("nets_of_a_user:nothing", "AttributeError"),
         ("nets_of_a_user:broken", "needs no arguments, got 'nets_of_a_user:broken'. RuntimeError: no"),
+        ("sys:exit", "needs no arguments, got 'sys:exit'. SystemExit"),
         ("nets_of_a_user:number", "a function that returns a torch.nn.Module, got 'int'"),
     ],
 )

@@ -54,8 +54,8 @@ def test_rates_are_numbers_or_fractions(folder: Path, capsys: pytest.CaptureFixt
 
 
 MISTAKES = [
-    (("noise", "--teachers", "3"), "--target must be given, or --allowance instead"),
-    (("noise", "--teachers", "3", "--target", "0.1"), "--teacher must be given"),
+    (("noise", "--teachers", "3"), "required: --target or --allowance; --teacher, or --noise-m"),
+    (("noise", "--teachers", "3", "--target", "0.1"), "required: --teacher, or --noise-multiplier, --sa"),
     (("noise", "--teachers", "3", "--allowance", "-1"), "--allowance must be a number in (0, inf)"),
     (("noise", "--teachers", "3", "--allowance", "1", "--shape", "fre"), "Did you mean free?"),
     (("noise", "--teachers", "3", "--allowance", "1", "--shape", "free"), "--shape must be left out with --allowance"),

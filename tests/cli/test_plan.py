@@ -16,6 +16,7 @@ from darrm_torch import PrivacyGuarantee
 from tests.cli.commands import ASK, PAPER, WIDE, check_mistake, darrm, name_of, said
 
 
+@pytest.mark.slow
 def test_the_question_of_a_new_user_is_answered_quickly(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """11 teachers, all see all data, one label at (0.1, 1e-4); the limit is 5 s, imports included, of a free core."""
 
@@ -84,6 +85,7 @@ def test_plan_of_three_classes_is_what_the_library_says(folder: Path, capsys: py
     assert result["classes"] == 3
 
 
+@pytest.mark.slow
 def test_plan_makes_long_searches_only_on_request(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +200,7 @@ def test_what_a_plan_recommends_is_what_its_options_make(
         assert target is None or result[name]["epsilon"] <= target[0]
 
 
+@pytest.mark.slow
 def test_a_plan_has_no_options_for_what_label_does_not_offer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ("--label-target", "0.1", "--prior", "independent:0.8"),  # of another optimum
@@ -221,10 +224,10 @@ PLAN = ("plan", "--teachers", "11", "--label-target")
 
 MISTAKES = [
     (("plan", "--teachrs", "11"), "Did you mean --teachers?"),
-    (("plan", "--label-target", "0.1"), "missing --teachers"),
+    (("plan", "--label-target", "0.1"), "required: --teachers or --teachers-folder (see"),
     (("plan", "--teachers", "eleven", "--label-target", "0.1"), "--teachers must be an integer, got 'eleven'"),
     (("plan", "--teachers", "0", "--label-target", "0.1"), "--teachers must be an integer >= 1"),
-    (("plan", "--teachers", "11"), "give --label-target EPS,DELTA or --total-target EPS,DELTA"),
+    (("plan", "--teachers", "11"), "required: --label-target or --total-target (see"),
     ((*PLAN, "0.1", "--teacher", "-0.1,1e-4"), "--teacher must be EPSILON,DELTA such as 0.1,1e-4: epsilon must be"),
     ((*PLAN, "0.1", "--noise-multiplier", "12", "--sample-rate", "1/0", "--steps", "9"), "a fraction such as 1/35"),
     (("plan", "--teachers", "100000000000", "--label-target", "0.1"), "--teachers must be an integer in [1, "),
@@ -237,7 +240,7 @@ MISTAKES = [
     ((*PLAN, "0.1", "--prior", "plurality:0.7"), "--prior must be independent:MEAN"),
     ((*PLAN, "0.1", "--classes", "10", "--prior", "plurality:0.01"), "accuracy must be at least 1/10"),
     ((*PLAN, "little"), "--label-target must be EPSILON,DELTA such as 0.1,1e-4"),
-    ((*PLAN, "0.1,2"), "delta must be a number in [0, 1], got 2.0"),
+    ((*PLAN, "0.1,2"), "delta must be a number in [0, 1), got 2.0"),
     ((*PLAN, "inf,1e-5"), "--label-target.epsilon must be"),
     ((*PLAN, "0"), "--label-target.epsilon must be"),
     ((*PLAN, "nan"), "epsilon must be"),
@@ -249,7 +252,7 @@ MISTAKES = [
     ((*PLAN, "0.1", "--agreement", "95"), "--agreement must be a number in (0, 1]"),
     ((*PLAN, "0.1", "--config", "nowhere.yaml"), "nowhere.yaml"),
     (("plan", "--teachers-folder", "run", "--label-target", "1"), "--teachers-folder must be a folder with"),
-    (("plan", "--teachers-folder", "."), "give --label-target"),
+    (("plan", "--teachers-folder", "."), "required: --label-target or --total-target"),
     (("plan", "--teachers", "4", "--teachers-folder", ".", "--label-target", "1"),
      "--teachers must be left out, or 3, as many as"),
 ]  # fmt: skip
@@ -262,6 +265,7 @@ def test_a_mistake_is_one_line_that_names_it(
     check_mistake(capsys, trained, *arguments, words=words)
 
 
+@pytest.mark.slow
 def test_a_plan_for_patients(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ("plan", "--teachers", "5", *PAPER, "--total-target", "9,1e-5", "--overlap", "1", "--unit", "patient")
     result = json.loads(said(capsys, *ask, "--records-per-unit", "4", "--json"))

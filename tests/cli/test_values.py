@@ -42,13 +42,15 @@ def test_priors_are_those_of_the_library(text: str, prior: object) -> None:
     assert checked_prior(text) == text
 
 
-@pytest.mark.parametrize("text", ["", "x", "1,2,3", "0.1;1e-4", "0.1,", "nan", "-0.1", "0.1,2", f"{math.pi},-1e-5"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1,2,3", "0.1;1e-4", "0.1,", "nan", "-0.1", "0.1,2", "0.1,1", f"{math.pi},-1e-5"]
+)
 def test_what_is_no_guarantee_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"^must be EPSILON,DELTA such as 0\.1,1e-4"):
         read_guarantee(text)
 
 
-@pytest.mark.parametrize("text", ["", "1/0", "a/b", "1/2/3", "1e999/1"])
+@pytest.mark.parametrize("text", ["", "1/0", "a/b", "1/2/3", "1e999/1", "1e100000000", "nan", "inf"])
 def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"^must be a number or a fraction such as 1/35, got "):
         read_rate(text)

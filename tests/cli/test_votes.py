@@ -81,13 +81,14 @@ def test_own_randomness_needs_no_promise_and_stops_at_the_budget(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--teachers=5", "--class-count=3", "--mechanism=noise-free"], "--votes must be"),
-        ([*NOISE_FREE, "--class-names", "a", "b"], "--class-names must be given"),
-        ([*NOISE_FREE[:1], *NOISE_FREE[2:]], "--teachers must be given"),
-        ([*NOISE_FREE[:2], *NOISE_FREE[3:]], "--class-names must be given"),
+        (["--teachers=5", "--class-count=3", "--mechanism=noise-free", "--teacher=1"], "--votes must be"),
+        ([*NOISE_FREE, "--class-names", "a", "b"], "--class-names must be left out with --class-count"),
+        ([*NOISE_FREE[:1], *NOISE_FREE[2:]], "required: --teachers (see darrm label --help)"),
+        ([*NOISE_FREE[:2], *NOISE_FREE[3:]], "required: --class-names or --class-count (see"),
+        (["--mechanism=noise-free"], "--teachers; --class-names or --class-count; --accountants or --teacher ("),
         ([*NOISE_FREE, "--models", "a.pt"], "--votes must be given without options about models"),
-        ([*NOISE_FREE, "--missing", "1"], "--missing must be no class"),
-        (NOISE_FREE[:-1], "--accountants must be given with --mechanism noise-free"),
+        ([*NOISE_FREE, "--missing", "1"], "--missing must be values that are no class"),
+        (NOISE_FREE[:-1], "required: --accountants or --teacher (see"),
         ([*NOISE_FREE, "--layout=rows"], "--layout"),
         ([*NOISE_FREE[1:], "--keys=name"], "--keys must be one of"),
     ],
@@ -106,7 +107,7 @@ def test_mistakes_are_one_line_and_cost_nothing(
 def test_options_about_votes_go_with_votes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = [f"--ledger={tmp_path / 'l'}", f"--out={tmp_path / 'y.npy'}", "--mechanism=noise-free"]
     assert main(["label", *place]) == 2
-    assert "--inputs, --models; or --votes" in capsys.readouterr().err
+    assert "required: --inputs; --models (or --votes) (see" in capsys.readouterr().err
     assert main(["label", *place, "--inputs=x.npy", "--models=a.pt", "--teachers=3"]) == 2
     assert "--teachers must be used with --votes" in capsys.readouterr().err
 

@@ -20,9 +20,12 @@ flwr = pytest.importorskip("flwr.app")
 @pytest.fixture(autouse=True)
 def _run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages belong to a run; Flower sets it in the process of a ServerApp."""
-    identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError:  # older versions ask no process
+        return
     for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(identity, name, 1)
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 class Grid:

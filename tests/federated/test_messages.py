@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -106,5 +107,9 @@ def test_a_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert public_key(site_key(file)) == first
     file.write_text("no key")
-    with pytest.raises(dt.InvalidArgument, match="path must be a PEM file"):
-        site_key(file)
+    os.mkfifo(tmp_path / "pipe")
+    for place in (file, tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(dt.InvalidArgument, match="path must be a PEM file"):
+            site_key(place)
+    with pytest.raises(dt.InvalidArgument, match="path must be a file that can be written"):
+        site_key(tmp_path / "no folder" / "site.pem")

@@ -231,6 +231,7 @@ def check(folder: Path, *, sites: int, inputs: int) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.first
 def test_three_sites_two_kills(tmp_path: Path) -> None:
     with federation(tmp_path, light=False, sites=3, inputs=20, batch=5, patience=120) as running:
         run_with_kills(running, kills=2, pause=8.0, seconds=900, seed=0)

@@ -102,6 +102,9 @@ def test_missing_votes_follow_the_labelers_rule() -> None:
 
 def test_below_the_quorum_nothing_is_charged_and_nobody_is_named(tmp_path: Path) -> None:
     clinics = sites(5)
+    for place in (tmp_path, tmp_path / "no folder" / "log"):  # before any site is asked
+        with pytest.raises(dt.InvalidArgument, match="log must be a file"):
+            remote(clinics, Wire(clinics), log=place)
     wire = Wire(clinics, {number: lambda request, honest: [b"garbage"] for number in range(3)})
     server = remote(clinics, wire, log=tmp_path / "log")
     with pytest.raises(dt.DarrmError, match="fewer than 3 of the 5 sites") as error:

@@ -37,6 +37,13 @@ def test_the_teacher_is_a_copy() -> None:
     assert teacher.vote(np.ones((1, 1), dtype=np.float32)).tolist() == [1]
 
 
+def test_arrays_of_text_are_refused_and_structures_are_inputs() -> None:
+    teacher = LocalTeacher(Says(0.5))
+    with pytest.raises(dt.InvalidArgument, match=r"^inputs must be an array \(B, ...\) of finite numbers"):
+        teacher.vote(np.array([["a"]]))
+    assert teacher.vote((torch.ones(2, 1),)).tolist() == [1, 1]
+
+
 def test_inputs_that_fit_no_network_are_refused() -> None:
     with pytest.raises(dt.InvalidArgument, match="inputs must be what teacher 0 takes"):
         LocalTeacher(nn.Linear(4, 2)).vote(np.zeros((2, 3), dtype=np.float32))

@@ -44,7 +44,9 @@ def test_a_warning_names_the_line_of_the_user() -> None:
 
 
 def test_noise_that_buys_nothing_is_reported_when_the_ensemble_is_built() -> None:
-    with pytest.warns(dt.LabelWarning, match=r"noise that buys nothing: .*which the budget pays. NoiseFreeMajority"):
+    with pytest.warns(
+        dt.LabelWarning, match=r"noise that buys nothing: .*which the budget pays. Give mechanism=dt.Noise"
+    ):
         build(noise(), epsilon=3.0)
     with pytest.warns(dt.LabelWarning, match=r"buys nothing: .*, and this one costs"):
         build(noise(allowance=5.0), overlap=1)

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections import UserDict
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import darrm_torch as dt
+from darrm_torch.teachers.structures import rows_of
 
 TEACHERS, QUERIES = 5, 23
 
@@ -44,9 +47,22 @@ class Teacher(nn.Module):
         return torch.where((inputs == 100.0).any() & (self.number == 1), torch.nan, logits)
 
 
+class Reader(nn.Module):
+    """A teacher that takes what a tokenizer returns, with more beside it, and returns what transformers return."""
+
+    def __init__(self, number: int, outputs: int = 2) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(10, outputs)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, extra: Any) -> SimpleNamespace:
+        words = (self.embedding(input_ids) * attention_mask[..., None]).sum(dim=1)
+        return SimpleNamespace(loss=None, logits=self.head(torch.cat([words, extra["age"], extra["site"][0]], dim=1)))
+
+
 def ensemble(ledger: Path | str, budget: float | None = None, **change: Any) -> dt.PrivateMajorityEnsemble:
     torch.manual_seed(change.get("seed", 1))
-    models = [Teacher(number, change.get("outputs", 2)) for number in range(TEACHERS)]
+    build = change.get("build", Teacher)
+    models = [build(number, change.get("outputs", 2)) for number in range(TEACHERS)]
     promise = dt.PrivacyGuarantee(epsilon=change.get("epsilon", 0.1))
     profiles = [dt.PrivacyProfile.from_guarantee(promise)] * TEACHERS
     noise = dt.self_bounding_noise(teachers=TEACHERS, allowance=change.get("allowance", 1.0))
@@ -63,6 +79,25 @@ def inputs() -> Tensor:
     rows = torch.randn(QUERIES, 4, generator=torch.Generator().manual_seed(2))
     rows[-1] = rows[0]  # asked twice, charged once
     return rows
+
+
+def texts() -> dict[str, Any]:
+    """Texts of 2 to 8 tokens with numbers beside them, in a nested structure."""
+    generator = torch.Generator().manual_seed(4)
+    lengths = torch.randint(2, 9, (QUERIES,), generator=generator)
+    rows = {
+        "input_ids": torch.randint(1, 50, (QUERIES, 8), generator=generator),
+        "attention_mask": (torch.arange(8) < lengths[:, None]).long(),
+        "extra": {"age": torch.rand(QUERIES, 1, generator=generator), "site": (torch.ones(QUERIES, 1),)},
+    }
+    return rows_of(rows, [*range(QUERIES - 1), 0])  # the first is asked twice
+
+
+def batch_of(numbers: Sequence[int]) -> UserDict[str, Any]:
+    """Some of the texts as a tokenizer returns them: a mapping that is no dictionary, padded to the longest."""
+    rows = rows_of(texts(), numbers)
+    longest = int(rows["attention_mask"].sum(dim=1).max()) if len(numbers) else 0
+    return UserDict({name: part if name == "extra" else part[:, :longest] for name, part in rows.items()})
 
 
 # --- one of the processes ---------------------------------------------------------------------------------------------
@@ -91,6 +126,10 @@ def label(folder: Path) -> dict[str, Any]:
         result[split] = {"labels": labels, "charged": together.ensemble.ledger.count}
         several = dt.DistributedEnsemble(ensemble(mine(folder, f"{split}-findings"), **FINDINGS), split=split)
         result[split]["findings"] = several(given).tolist()
+        parts = torch.arange(QUERIES).tensor_split(1 if split == "teachers" else ranks)
+        reading = dt.DistributedEnsemble(ensemble(mine(folder, f"{split}-texts"), build=Reader), split=split)
+        result[split]["texts"] = reading(batch_of(parts[rank % len(parts)].tolist())).tolist()
+        result[split]["charged for texts"] = reading.ensemble.ledger.count
     return result
 
 
@@ -211,10 +250,16 @@ def check_labels(folder: Path, ranks: int) -> None:
         assert report["teachers"]["labels"] == [expected, expected]
         assert report["teachers"]["findings"] == findings
     assert [one for report in reports for one in report["inputs"]["findings"]] == findings
+    reader = ensemble(":memory:", build=Reader)
+    read = reader(texts()).tolist()
+    assert len(set(read)) == 2
+    assert all(report["teachers"]["texts"] == read for report in reports)
+    assert [one for report in reports for one in report["inputs"]["texts"]] == read
     for twice in range(2):
         assert [one for report in reports for one in report["inputs"]["labels"][twice]] == expected
     for split in ("teachers", "inputs"):
-        assert [report[split]["charged"] for report in reports] == [QUERIES - 1] + [0] * (ranks - 1)
+        for charged in ("charged", "charged for texts"):
+            assert [report[split][charged] for report in reports] == [QUERIES - 1] + [0] * (ranks - 1)
         assert dt.PrivacyLedger(folder / f"{split}.ledger").report()["batches"] == 1
         several = dt.PrivacyLedger(folder / f"{split}-findings.ledger").report()
         assert (several["batches"], several["labels"]) == (1, 3 * (QUERIES - 1))
@@ -255,6 +300,7 @@ def test_all_ranks_raise_the_same_error_and_go_on(pair: tuple[Path, list[int]]) 
         assert one[name].startswith(words)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_fails_the_others_and_leaves_the_ledger_whole(pair: tuple[Path, list[int]]) -> None:
     folder, codes = pair
     assert codes == [0, -signal.SIGKILL]

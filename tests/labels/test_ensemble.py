@@ -82,6 +82,17 @@ def test_a_ledger_serves_its_own_ensemble(tmp_path: Path) -> None:
         dt.PrivateMajorityEnsemble(models, mechanism, profiles=profiles, ledger=ledger)
 
 
+def test_an_ensemble_spends_from_another_ledger_with_the_same_teachers() -> None:
+    first = free([Says(0.1), Says(0.5), Says(0.9)], ledger=dt.PrivacyLedger())
+    second = first.spending_from(dt.PrivacyLedger())
+    second(torch.rand(4, 1))
+    assert (first.ledger.count, second.ledger.count) == (0, 4)
+    assert second.identity == first.identity == second.get_extra_state()
+    assert next(second.parameters()) is next(first.parameters())
+    with pytest.raises(dt.InvalidArgument, match="ledger must be as it was"):
+        second.ledger = first.ledger
+
+
 def test_what_labels_are_priced_by_stays_as_it_was() -> None:
     """Else labels of one mechanism would be charged, and reported, at the price of another."""
     pure = [dt.PrivacyProfile.from_guarantee(dt.PrivacyGuarantee(epsilon=0.1))] * 3

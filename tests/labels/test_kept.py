@@ -99,7 +99,7 @@ def test_the_overlap_of_a_mechanism_is_read_from_its_noise_or_its_certificate() 
     for mechanism in (dt.GNMax(sigma=5.0, overlap=2), certified):
         check_built_for(mechanism, 2, stated=True)
         with pytest.raises(
-            dt.InvalidArgument, match=r"^overlap must be at most 2, as the mechanism was built for, got"
+            dt.InvalidArgument, match=r"^overlap must be at most 2, for which the mechanism was built, got"
         ):
             check_built_for(mechanism, 3, stated=False)
     check_built_for(dt.NoiseFreeMajority(), 3, stated=True)  # nothing was built for any overlap

@@ -59,6 +59,7 @@ def written(file: Path, labels: int = 4) -> None:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_refused_or_changes_nothing(tmp_path):
     file = tmp_path / "ledger"
     written(file, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -51,6 +52,10 @@ def test_a_head_that_is_missing_damaged_or_of_another_ledger_is_refused(tmp_path
         PrivacyLedger(file, head=tmp_path / "other head")
     head.write_text("{}")
     with pytest.raises(LedgerError, match="is no head"):
+        PrivacyLedger(file, head=head)
+    head.unlink()
+    os.mkfifo(head)
+    with pytest.raises(LedgerError, match=r"is no head .* This is a pipe"):
         PrivacyLedger(file, head=head)
     head.unlink()
     with pytest.raises(LedgerError, match="is missing"):

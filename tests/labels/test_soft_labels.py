@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import darrm_torch as dt
-from darrm_torch.labels.voting import restored_labels, stored_labels
+from darrm_torch.labels.questions import restored_labels, stored_labels
 from tests.labels.helpers import POINT, Returns
 
 PURE = dt.PrivacyProfile.from_guarantee(POINT)

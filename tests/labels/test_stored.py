@@ -199,6 +199,11 @@ def test_precision_is_part_of_the_teacher(tmp_path: Path) -> None:
     assert [half.vote(inputs[row : row + 1])[0] for row in range(50)] == half.vote(inputs)[:50].tolist()
 
 
+def test_without_cuda_it_votes_on_the_cpu(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert dt.StoredTeacher(files[1], says, device="cuda:0").vote(INPUTS).tolist() == [int(x > -0.2) for x in INPUTS]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_votes_on_cuda(files: list[Path]) -> None:
     here, there = (dt.StoredTeacher(files[1], says, device=device).vote(INPUTS) for device in ("cpu", "cuda"))

@@ -115,7 +115,7 @@ def test_votes_do_not_depend_on_the_batch() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("outputs", [1, 2, 5])
+@pytest.mark.parametrize("outputs", [1, pytest.param(2, marks=pytest.mark.slow), 5])
 def test_votes_are_those_of_the_model_alone_in_every_precision_and_batch(kind: torch.dtype, outputs: int) -> None:
     torch.manual_seed(outputs)
     models = [nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, outputs)).to(kind) for _ in range(33)]

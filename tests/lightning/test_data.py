@@ -400,6 +400,7 @@ def spawn(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.first
 def test_two_spawned_processes(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, __file__, str(tmp_path)], check=True, timeout=500, env=environment)

@@ -302,6 +302,7 @@ def test_labels_of_other_classes_fail_at_the_first_batch(tmp_path: Path) -> None
     fit(StudentModule(nn.Linear(3, 2)), data(-1, 0, 1), tmp_path)
 
 
+@pytest.mark.slow
 def test_noisy_labels_and_smoothness_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clusters, a hundred labels of which three in ten are wrong; a student that tells one class scores 0.5.
 

@@ -308,3 +308,11 @@ def test_a_target_out_of_reach_is_refused_by_its_own_name(epsilon: float) -> Non
     for calibrate in (GNMax.calibrated, lambda target: ConfidentGNMax.calibrated(target, threshold=10)):
         with pytest.raises(InvalidArgument, match=r"^target\.epsilon must be one that noise of .* votes keeps, got"):
             calibrate(target)
+
+
+@pytest.mark.parametrize("mechanism", [GNMax(sigma=0.7), GNMax(sigma=9.0), LNMax(scale=3.0)])
+def test_many_votes_of_two_classes_at_once_have_the_law_of_a_few(mechanism: GNMax | LNMax) -> None:
+    ones = np.arange(400)
+    counts = np.stack([399 - ones, ones], axis=1)
+    few = np.concatenate([mechanism.label_probabilities(part) for part in np.split(counts, 4)])
+    np.testing.assert_allclose(mechanism.label_probabilities(counts), few, atol=1e-13, rtol=0)

@@ -10,7 +10,7 @@ import pytest
 from darrm_torch.noise.histograms import standings, votes_within
 
 
-@pytest.mark.parametrize(("votes", "classes"), [(6, 3), (5, 5), (11, 10)])
+@pytest.mark.parametrize(("votes", "classes"), [(6, 3), (5, 5), pytest.param(11, 10, marks=pytest.mark.slow)])
 def test_there_are_as_many_histograms_as_partitions(votes: int, classes: int) -> None:
     rows = {
         tuple(sorted(np.diff([-1, *bars, votes + classes - 1]) - 1))

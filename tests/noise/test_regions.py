@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivacyProfile, PrivacyViolation
@@ -74,7 +74,7 @@ def brute_vertices(points: tuple[PrivacyGuarantee, ...]) -> set[tuple[Fraction, 
     }
 
 
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=75)
 @given(st.lists(guarantees, min_size=1, max_size=3))
 def test_corners_are_those_of_the_half_planes(points: list[PrivacyGuarantee]) -> None:
     ours = Region(guarantees=tuple(points))
@@ -200,7 +200,10 @@ def test_where_one_guarantee_is_asked_a_sequence_is_refused(call: Callable[[Any]
             call(teacher)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(call, id=name, marks=[pytest.mark.slow] if name == "plan" else []) for name, call in CALLS.items()],
+)
 def test_a_sequence_is_one_promise_for_each_teacher_and_stands_for_the_weakest(call: Callable[[Any], Any]) -> None:
     expected = call(PrivacyProfile.from_guarantee(WEAKEST))
     if call in (CALLS["plan"], plotted):  # priced for the teachers as they are
@@ -256,6 +259,7 @@ def test_what_is_assumed_of_all_teachers_holds_for_each(promises: list[PrivacyGu
 
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.lists(guarantees, min_size=1, max_size=5))
+@example([PrivacyGuarantee(epsilon=2.0**-55), PrivacyGuarantee(epsilon=2.0**-55, delta=1 - 1.5e-8)])
 def test_the_points_of_a_profile_hold_at_once(points: list[PrivacyGuarantee]) -> None:
     profile = PrivacyProfile.from_guarantee(*points)
     assert teacher_region(profile, 3).chain == Region(guarantees=tuple(points)).chain

@@ -149,7 +149,7 @@ MECHANISMS = {
 @pytest.mark.parametrize("make", MECHANISMS.values(), ids=MECHANISMS.keys())
 @pytest.mark.parametrize(
     ("teachers", "overlap"),
-    [(3, 3), (4, 2), (4, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 1), (5, 3), (6, 6)))],
+    [(3, 3), (4, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((4, 4), (5, 1), (5, 3), (6, 6)))],
 )
 def test_claimed_totals_hold_for_the_worst_teachers(make: Any, teachers: int, overlap: int) -> None:
     mechanism = make(teachers, overlap)

@@ -101,6 +101,7 @@ def test_the_text_is_honest_about_one_model(pooled: Design) -> None:
     assert max(map(len, str(pooled).splitlines())) < 80
 
 
+@pytest.mark.slow
 def test_every_teacher_sees_every_record() -> None:
     answer = design(**RUN, total=TOTAL, teachers=5, overlaps=(5,))
     row = answer.rows[1]

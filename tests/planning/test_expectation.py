@@ -67,7 +67,7 @@ def test_drawn_histograms_stand_for_all(concentration: float, monkeypatch: pytes
     assert answered == pytest.approx(given, abs=0.01)
 
 
-@pytest.mark.parametrize("teachers", [6, 40])
+@pytest.mark.parametrize("teachers", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_label_that_is_declined_is_neither_right_nor_the_plurality(teachers: int) -> None:
     ask = {"teachers": teachers, "classes": 4, "prior": PluralityVotes(accuracy=0.7)}
     plain, picky = GNMax(sigma=2.0), ConfidentGNMax(threshold=-1e6, sigma_check=1.0, sigma=2.0)

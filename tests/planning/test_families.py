@@ -41,14 +41,18 @@ NAMES = {
 @pytest.mark.parametrize(
     ("ask", "best"),
     [
-        ({"overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)}, "vote-private table"),
+        pytest.param(
+            {"overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.5, delta=1e-5)},
+            "vote-private table",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"overlap": 1, "labels": 100, "total_target": PrivacyGuarantee(epsilon=8.0, delta=1e-5)},
             "GNMax, calibrated on the label",
             marks=pytest.mark.slow,
         ),
         ({"teacher": POINT, "label_target": PrivacyGuarantee(epsilon=0.3, delta=3e-5)}, "self-bounding plurality"),
-        (
+        pytest.param(
             {
                 "teacher": POINT,
                 "overlap": 1,
@@ -56,6 +60,7 @@ NAMES = {
                 "total_target": PrivacyGuarantee(epsilon=0.1, delta=1e-5),
             },
             "noise-free plurality",
+            marks=pytest.mark.slow,
         ),
         ({"label_target": PrivacyGuarantee(epsilon=6.0)}, "randomized response"),
         pytest.param(
@@ -192,6 +197,7 @@ def test_kinds_of_one_label_are_those_of_the_plan() -> None:
     assert strongest_mechanism("noise-free", teachers=5, classes=2) == NoiseFreeMajority(classes=2, teachers=5)
 
 
+@pytest.mark.slow
 def test_a_jury_is_as_large_as_its_price_allows() -> None:
     asked: dict[str, Any] = {"teachers": 11, "classes": 2, "teacher": POINT, "overlap": 1}
     prices = {

@@ -11,7 +11,8 @@ import darrm_torch as dt
 RUN = (4.0, 1 / 35, 175)
 
 
-@pytest.mark.parametrize("overlap", [pytest.param(1, marks=pytest.mark.slow), 11])
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", [1, 11])
 def test_the_noise_of_one_model_keeps_the_target(overlap: int) -> None:
     target = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
     teacher = dt.PrivacyProfile.from_dp_sgd([RUN])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import darrm_torch as dt
 
 QUESTION = {
@@ -13,6 +15,7 @@ QUESTION = {
 }
 
 
+@pytest.mark.slow
 def test_what_stated_accuracies_cannot_tell_apart_is_ordered_by_typical_votes() -> None:
     """Without noise the majority is right .9355 of the time by what is stated, and by .0018 less with noise."""
     near = dt.plan(**QUESTION, teacher_accuracy=(0.8903, 0.9355), plain_accuracy=(0.9467, 0.948))

@@ -26,7 +26,7 @@ def test_the_text_fits_80_columns_and_the_dictionary_is_json() -> None:
 
 
 def test_without_an_allocation_nothing_is_said_of_it() -> None:
-    answer = dt.plan(teachers=5, teacher=PAPER, label_target=PrivacyGuarantee(epsilon=0.1, delta=1e-4))
+    answer = dt.plan(teachers=3, teacher=PrivacyGuarantee(epsilon=0.1), label_target=PrivacyGuarantee(epsilon=0.2))
     assert "allocation" not in str(answer)
     assert (answer.allocation, answer.juries_win_from) == (None, None)
     assert all("allocation" not in route.key for row in answer.rows if row.total for route in row.total.routes)

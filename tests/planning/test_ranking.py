@@ -66,6 +66,7 @@ def test_paper_setting_needs_no_noise(overlap: int) -> None:
     assert row_of(answer, "GNMax").agreement < 0.99
 
 
+@pytest.mark.slow
 def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> None:
     """m = 1, r = K: publishing the teachers costs 0.2913 at 1e-4, more than three times as much as one label may."""
     target = PrivacyGuarantee(epsilon=0.0852, delta=1e-4)
@@ -91,7 +92,7 @@ def test_one_teachers_cost_with_full_overlap_wants_darrm_with_the_profile() -> N
 @pytest.mark.parametrize(
     ("labels", "targets"),
     [
-        (1, {"label_target": PrivacyGuarantee(epsilon=1.0, delta=1e-5)}),
+        pytest.param(1, {"label_target": PrivacyGuarantee(epsilon=1.0, delta=1e-5)}, marks=pytest.mark.slow),
         pytest.param(5, {"total_target": PrivacyGuarantee(epsilon=2.0, delta=1e-5)}, marks=pytest.mark.slow),
         (10, {"total_target": PrivacyGuarantee(epsilon=4.0, delta=0.0)}),
     ],
@@ -121,6 +122,7 @@ def test_teachers_with_large_epsilon_need_the_optimal_majority(labels: int, targ
     assert "trained without" in str(answer)
 
 
+@pytest.mark.slow
 def test_without_a_word_about_the_teachers_it_says_what_they_would_need() -> None:
     target = PrivacyGuarantee(epsilon=0.1, delta=1e-4)
     answer = dt.plan(teachers=11, label_target=target)
@@ -286,6 +288,7 @@ def test_a_prior_that_favours_no_class_has_optima_too(prior: dt.BetaVotes | dt.S
     assert np.array_equal(again.noise.gamma, best.mechanism.noise.gamma)
 
 
+@pytest.mark.slow
 def test_unlike_profiles_are_priced_as_they_are() -> None:
     """Two teachers that one record can affect cost their sum, and any one of them at most what the weaker one costs."""
     profiles = [PAPER, PrivacyProfile.from_dp_sgd([(10.0, 1 / 35, 175)])]
@@ -302,6 +305,9 @@ def test_unlike_profiles_are_priced_as_they_are() -> None:
 def test_unlike_guarantees_are_priced_as_they_are() -> None:
     unlike = [PrivacyGuarantee(epsilon=e, delta=d) for e, d in ((0.1, 1e-5), (0.2, 0.0), (0.05, 1e-6))]
     target, weakest = PrivacyGuarantee(epsilon=0.5, delta=1e-4), PrivacyGuarantee(epsilon=0.2, delta=1e-5)
+    answer = dt.plan(teachers=3, teacher=unlike, label_target=target, overlap=2)
+    assert "the weakest set the price" in " ".join(str(answer).split())
+    assert "-DP or better; one record affects at most 2 of them" in " ".join(str(answer).split())
     free = row_of(dt.plan(teachers=3, teacher=unlike, label_target=target), "noise-free majority")
     assert free.total.epsilon <= 0.35 * (1 + 1e-9)  # the sum
     ask = {"teachers": 3, "classes": 3, "label_target": target}
@@ -424,7 +430,11 @@ def test_agreement_of_many_classes_is_that_over_all_votes(teachers: int, ask: di
     ("ask", "best"),
     [
         # One record affects one teacher, which keeps the target by itself: the paper's own experiment.
-        ({"teacher": PAPER, "overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.2, delta=3e-4)}, "noise-free"),
+        pytest.param(
+            {"teacher": PAPER, "overlap": 1, "label_target": PrivacyGuarantee(epsilon=0.2, delta=3e-4)},
+            "noise-free",
+            marks=pytest.mark.slow,
+        ),
         (
             {"teacher": PrivacyGuarantee(epsilon=0.1), "label_target": PrivacyGuarantee(epsilon=0.3)},
             "self-bounding plurality",
@@ -449,6 +459,7 @@ def test_the_best_of_ten_classes(ask: dict, best: str) -> None:
     check_plan_of_many_classes(answer)
 
 
+@pytest.mark.slow
 def test_every_guarantee_of_three_classes_holds_for_the_worst_teacher() -> None:
     """One of K = 4 teachers changes, the others' votes any: a pure epsilon-DP teacher's extreme pairs, enumerated.
 
@@ -609,6 +620,7 @@ def test_bad_classes_are_one_clear_error(changes: dict, named: str) -> None:
     assert caught.value.name == named
 
 
+@pytest.mark.slow
 def test_noise_whose_teachers_may_be_released_is_as_little_as_can_be() -> None:
     # Publishing one teacher is (0.1, 1e-6)-DP for any number of labels; 100 labels that add up would be 10.
     point = PrivacyGuarantee(epsilon=0.1, delta=1e-6)

@@ -16,7 +16,7 @@ from darrm_torch.planning.strategies import in_python
 PAPER = PrivacyProfile.from_dp_sgd([(12.0, 1 / 35, 175)])
 
 
-@pytest.mark.parametrize("labels", [1, 5])
+@pytest.mark.parametrize("labels", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_the_code_of_each_strategy_builds_it(labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = PrivacyGuarantee(epsilon=0.2, delta=1e-4)

@@ -508,7 +508,8 @@ def test_simulation_of_five_hundred_settings():
     assert caught >= 0.95 * decided
 
 
-@pytest.mark.parametrize("rate", [1e-3, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (1e-4, 1e-5))])
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [1e-3, 1e-4, 1e-5])
 def test_a_single_step_at_a_low_rate(rate):
     """Where the spread of the loss is far smaller than its range, the price stays within 3 % of a simulation."""
     noise, teachers, rng = 1.0, 11, np.random.default_rng(5)

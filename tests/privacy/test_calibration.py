@@ -40,7 +40,7 @@ def test_the_figures_without(epsilon: float, overlap: int, sigma: float) -> None
 def test_wrong_arguments() -> None:
     with pytest.raises(InvalidArgument, match="one that some noise keeps"):
         calibrate_noise(PrivacyGuarantee(epsilon=0.0), **RUN)
-    for wrong in ({"sample_rate": 0.0}, {"steps": 0}, {"overlap": 0}):
+    for wrong in ({"sample_rate": 0.0}, {"steps": 0}, {"steps": 10**7 + 1}, {"overlap": 0}):
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
             calibrate_noise(PrivacyGuarantee(epsilon=1.0, delta=1e-5), **(RUN | wrong))
     with pytest.raises(InvalidArgument, match="validation must be None without runs"):

@@ -50,7 +50,10 @@ def test_optimal_composition_is_the_optimum_rounded_up(epsilon, delta, count):
         assert optimum(epsilon, delta, count, total.epsilon * (1 - 1e-5) - 1e-7) > Fraction(total_delta)
 
 
-@pytest.mark.parametrize(("epsilon", "count", "delta"), [(0.05, 5000, 1e-12), (0.3, 400, 1e-15), (2.0, 9, 1e-30)])
+@pytest.mark.parametrize(
+    ("epsilon", "count", "delta"),
+    [pytest.param(0.05, 5000, 1e-12, marks=pytest.mark.slow), (0.3, 400, 1e-15), (2.0, 9, 1e-30)],
+)
 def test_tiny_deltas_have_the_optimum_too(epsilon: float, count: int, delta: float) -> None:
     """In rationals: at the epsilon that is returned delta is kept, and slightly below it is not."""
     total = dt.optimal_composition(PrivacyGuarantee(epsilon=epsilon), count, delta=delta).epsilon

@@ -80,7 +80,7 @@ def test_delta_is_the_inverse_where_rounding_hides_it() -> None:
 
 @pytest.mark.parametrize(
     ("run", "delta", "most"),
-    [pytest.param((0.6, 1e-5, 10**6), 1e-6, 0.181, marks=pytest.mark.slow), ((0.8, 1e-4, 10**5), 1e-6, 0.2445)],
+    [pytest.param((0.6, 1e-5, 10**6), 1e-6, 0.181, marks=pytest.mark.long), ((0.8, 1e-4, 10**5), 1e-6, 0.2445)],
 )
 @pytest.mark.slow
 def test_long_training_lies_within_5_per_cent_above_a_lower_bound(

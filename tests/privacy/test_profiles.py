@@ -69,7 +69,14 @@ def test_the_papers_teacher():
     assert PAPER.delta(0.0) == pytest.approx(0.0126, abs=2e-4)
 
 
-@pytest.mark.parametrize("history", [[(12.0, 1 / 35, 175)], [(1.0, 0.01, 1000)], [(0.8, 0.02, 50), (1.2, 0.05, 30)]])
+@pytest.mark.parametrize(
+    "history",
+    [
+        [(12.0, 1 / 35, 175)],
+        [(1.0, 0.01, 1000)],
+        pytest.param([(0.8, 0.02, 50), (1.2, 0.05, 30)], marks=pytest.mark.slow),
+    ],
+)
 def test_agrees_with_dp_accountings_accountant(history):
     from dp_accounting import dp_event
     from dp_accounting.pld import PLDAccountant

@@ -402,6 +402,8 @@ def test_the_report_says_what_holds_and_what_it_rests_on():
     one = dt.total_privacy(teachers=[PAPER] * 4, overlap=2, mechanism=NoiseFreeMajority(), labels=1, delta=1e-4)
     assert str(one).startswith("1 label: (")
     assert "does not apply" in text
+    assert max(map(len, text.splitlines())) < 80
+    assert all(assumption in " ".join(text.split()) for assumption in total.assumptions)
     assert data["epsilon"] == total.epsilon == min(r["epsilon"] for r in data["routes"] if r["applies"])
     assert data["route"] == total.route.name
     assert total.guarantee == PrivacyGuarantee(epsilon=total.epsilon, delta=1e-4)

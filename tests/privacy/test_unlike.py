@@ -38,7 +38,7 @@ def test_two_of_six_teachers_cost_what_the_worst_pair_does() -> None:
 
 
 @pytest.mark.parametrize("better", BETTER)
-@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.parametrize("place", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_more_private_teacher_never_raises_the_price(better: PrivacyProfile, place: int) -> None:
     worse = (*SIX[:place], trained(3.0, 1 / 6, 60), *SIX[place + 1 :])
     improved = (*SIX[:place], better, *SIX[place + 1 :])

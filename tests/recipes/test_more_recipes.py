@@ -53,6 +53,7 @@ def test_readme_example_runs(own_models: tuple[Any, ...], tmp_path: Path, monkey
     assert torch.load(file, weights_only=True)["darrm_privacy_report"]["labels"] == 100
 
 
+@pytest.mark.slow
 def test_own_models_to_a_student_in_ten_lines(
     own_models: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,6 +145,7 @@ def one_label() -> dict[str, dt.Strategy]:
     return {row.name: row for row in strategies.answers(CASE, ONE)}
 
 
+@pytest.mark.slow
 def test_agreement_by_enumerating_every_vote(one_label: dict[str, dt.Strategy]) -> None:
     law = strategies.PRIOR.law(5)
     for row in one_label.values():

@@ -42,13 +42,14 @@ def test_heads_on_a_frozen_resnet(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "by random allocation" in shown
     assert "They come from public data" in shown
     assert all(rivals.TITLES[name] in shown for name in METHODS)
-    first, second = (torch.load(tmp_path / "run" / "small" / "private" / f"private-00{number}.pt") for number in (0, 1))
+    folder = tmp_path / "run" / "small" / "run-0"
+    first, second = (torch.load(folder / "private" / f"private-00{number}.pt") for number in (0, 1))
     weights = [file["module_state_dict"] for file in (first, second)]
     same = [name for name, value in weights[0].items() if torch.equal(value, weights[1][name])]
     assert [name for name in weights[0] if name not in same] == ["2.weight", "2.bias"]
-    ledger = dt.PrivacyLedger(tmp_path / "run" / "small" / "labels.ledger")
+    ledger = dt.PrivacyLedger(folder / "labels.ledger")
     assert images.main(["--limit", "300", "--run", str(tmp_path / "run")]) == 0
-    assert dt.PrivacyLedger(tmp_path / "run" / "small" / "labels.ledger").count == ledger.count > 0
+    assert dt.PrivacyLedger(folder / "labels.ledger").count == ledger.count > 0
 
 
 def test_public_and_private_classes_do_not_meet() -> None:
@@ -61,8 +62,8 @@ def test_public_and_private_classes_do_not_meet() -> None:
 
 def test_resnets_return_features_of_grey_images() -> None:
     batch = torch.rand(2, 1, 28, 28)
-    for network, width in ((images.small_resnet(), 128), (images.resnet_of_torchvision(download=False), 512)):
-        assert network.eval()(batch).shape == (2, width)
+    for network in (images.small_resnet(), images.resnet_of_torchvision(download=False)):
+        assert network.eval()(batch).shape == (2, images.FEATURES)
         assert any(isinstance(layer, nn.BatchNorm2d) for layer in network.modules())
 
 

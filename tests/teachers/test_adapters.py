@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,21 @@ import darrm_torch as dt
 from darrm_torch.labels.voting import VotingTeachers
 from darrm_torch.teachers.checkpoints import weights_digest
 
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
 
+class Late:
+    """A module that is imported when a test needs it: importing both takes seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self.name), attribute)
+
+
+peft, transformers = Late("peft"), Late("transformers")
 pytestmark = [
-    pytest.mark.slow,  # importing both takes seconds
+    pytest.mark.slow,
+    pytest.mark.skipif(not all(map(find_spec, ("peft", "transformers"))), reason="the extra adapters is not installed"),
     pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning", "ignore:Adapter name"),
 ]
 IDS = torch.randint(1, 50, (12, 7))
@@ -150,6 +162,7 @@ def prompts() -> Any:
     [
         (merged, "not merged"),
         (thawed, "base is frozen"),
+        (lambda: peft.get_peft_model(bert(), config(), adapter_name="0"), "other names than its layers, got '0'"),
         (lambda: with_adapters(1, bias="lora_only"), "leave the base as it is"),
         (prompts, "adapters inside its layers"),
         (bert, "a PeftModel, or folders"),
@@ -310,6 +323,22 @@ def idle_lora() -> Any:
     return model
 
 
+def head_alone() -> Any:
+    """A head learns beside adapters that the user froze."""
+    model = lora()
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("modules_to_save" in name)
+    return model
+
+
+def disabled_lora() -> Any:
+    """A head learns beside adapters that the user disabled."""
+    model = lora()
+    model.disable_adapter_layers()
+    model.base_model.model.classifier.original_module.requires_grad_()
+    return model
+
+
 class Texts(torch.utils.data.Dataset[Any]):
     def __len__(self) -> int:
         return len(IDS)
@@ -336,6 +365,9 @@ def test_train_teachers_trains_adapters_and_resumes(tmp_path: Path) -> None:
         assert files[0].read_bytes() == kept
         with pytest.raises(dt.InvalidArgument, match="does not require grad"):
             dt.train_teachers(tmp_path / "idle", build_model=idle_lora, executor=executor, **how)
+        for number, (build, words) in enumerate([(head_alone, "are frozen"), (disabled_lora, "are disabled")]):
+            with pytest.warns(UserWarning, match=f"the adapters of every teacher {words}"):
+                dt.train_teachers(tmp_path / f"idle-{number}", build_model=build, executor=executor, **how)
     teachers = [lora() for _ in files]
     for file, teacher in zip(files, teachers, strict=True):
         dt.load_teacher(file, teacher)

@@ -34,10 +34,16 @@ def test_a_digest_does_not_depend_on_wrappers():
             super().__init__()
             self.teacher = net
 
-    for wrapped in (state, Lit(), nn.DataParallel(net), torch.compile(net), nn.ModuleDict({"_module": Lit()})):
+    for wrapped in (state, Lit(), nn.DataParallel(net), nn.ModuleDict({"_module": Lit()})):
         assert weights_digest(wrapped) == digest
     for prefix in ("_module.", "_module.module.", "_orig_mod._module.", "_forward_module.teacher._module."):
         assert weights_digest({prefix + name: value for name, value in state.items()}) == digest
+
+
+@pytest.mark.slow  # it imports the compiler
+def test_a_digest_does_not_depend_on_the_compiler():
+    net = Net()
+    assert weights_digest(torch.compile(net)) == weights_digest(net)
 
 
 def test_a_digest_depends_on_names_values_shapes_and_types():

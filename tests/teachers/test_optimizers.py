@@ -50,7 +50,7 @@ def test_clipping_per_layer_with_another_bound_is_refused():
     teacher = Teacher(clipping="per_layer", max_grad_norm=[1.0, 2.0, 1.0, 0.5])
     teacher.read()
     ExponentialGradClip(teacher.optimizer, gamma=0.9).step()  # lowers the noise and leaves the layers' bounds
-    with pytest.raises(UnprovenPrivacy, match=r"clipped to 2\.5 together, the optimizer scales its noise to 2\.25"):
+    with pytest.raises(UnprovenPrivacy, match=r"clipped to 2\.5 together, but the optimizer scales its noise to 2\.25"):
         teacher.read()
 
 

@@ -549,3 +549,28 @@ def test_teachers_in_files_are_compared_too(tmp_path):
     with pytest.raises(UnprovenPrivacy, match="teachers 0 and 1"):
         read_privacy(tmp_path)
     assert len(read_privacy(tmp_path, accept=["seeds"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("global_step", "x"),
+        ("shard_size", None),
+        ("shard_size", torch.ones(2)),
+        ("allocation", [1]),
+        ("tuning", None),
+        ("tuning", {"question": {"total": 3}}),
+        ("watched", "yes"),
+        ("privacy_accountant_state_dict", "x"),
+        ("privacy_accountant_state_dict", torch.ones(2)),
+        ("privacy_accountant_state_dict", {"history": [(4.0, 0.1, 10)]}),
+        ("privacy_accountant_state_dict", {"history": [(4.0, 0.1)], "mechanism": "rdp"}),
+    ],
+)
+def test_a_damaged_field_of_a_file_is_refused(tmp_path, field, value):
+    accountant = {"history": [(4.0, 0.1, 10)], "mechanism": "rdp"}
+    weights = {"weight": torch.ones(2, 4)}
+    good = {"module_state_dict": weights, "privacy_accountant_state_dict": accountant}
+    torch.save(good | {field: value}, tmp_path / "teacher.pt")
+    with pytest.raises(InvalidArgument, match=r"^(source|history) must be"):
+        read_privacy(tmp_path / "teacher.pt")
