@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DarrmError, InvalidArgument
+from .errors import DarrmError, InvalidArgument, check_number
 
-__all__ = ["as_array", "checked", "is_dense"]
+__all__ = ["as_array", "checked", "is_dense", "validate"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -74,9 +74,7 @@ def checked(function: _Function) -> _Function:
         for name, value in given.items():
             admitted = alternatives(name)
             if not any(_is(value, kind) for kind in admitted):
-                if any(
-                    kind in (int, float) or getattr(kind, "__name__", "") == "PrivacyGuarantee" for kind in admitted
-                ):
+                if any(kind in (int, float) or "PrivacyGuarantee" in str(kind) for kind in admitted):
                     try:
                         function(*args, **kwargs)  # its own check of numbers and promises says more, if it has one
                     except DarrmError:
@@ -90,6 +88,11 @@ def checked(function: _Function) -> _Function:
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def validate(frozen: Any, name: str, check: Callable[..., Any] = check_number, **limits: Any) -> None:
+    """Replace a field of a frozen dataclass by what ``check`` makes of it: a float or an integer within ``limits``."""
+    object.__setattr__(frozen, name, check(name, getattr(frozen, name), **limits))
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:

@@ -26,10 +26,10 @@ def short_repr(value: Any) -> str:
     return f"{type(value).__name__}({', '.join(f'{name}={_SHORT.repr(part)}' for name, part in pairs)})"
 
 
-def cut(value: Any, most: int = 300) -> str:
-    """The representation of a value, cut to ``most`` characters."""
+def cut(value: Any) -> str:
+    """The representation of a value, cut to 300 characters."""
     text = repr(value)
-    return text if len(text) <= most else f"{text[: most - 4]} ..."
+    return text if len(text) <= 300 else f"{text[:296]} ..."
 
 
 def wrapped(text: str, indent: str = "  ") -> str:

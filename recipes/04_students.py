@@ -129,7 +129,7 @@ def study(
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
     private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
     home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged
-    make_private_folder(home / "ledgers")
+    make_private_folder(home / "ledgers", "run")
     ensembles = experiment.build_ensembles(home, settings, private, plain)
     ensembles["true"] = ensembles["darrm-optimal"]  # never asked
     votes = ensembles["noise-free"]

@@ -163,7 +163,7 @@ def study(folder: Path, task: Task, *, seeds: int, queries: int, steps: int = 60
     results = []
     for number in range(seeds):
         place = folder / f"run-{number}"
-        make_private_folder(place)
+        make_private_folder(place, "run")
         found, ensemble = compare(place, task, seed=number, queries=queries, steps=steps)
         results.append(found)
         print(f"run {number}: " + ", ".join(f"{name} {np.mean(found[name]):.3f}" for name in COLUMNS), flush=True)

@@ -93,14 +93,14 @@ def claim_folder(folder: Path, settings: Settings) -> None:
     record = folder / "settings.json"
     wanted = json.loads(json.dumps(asdict(settings)))
     try:
-        files.make_private_folder(folder)
+        files.make_private_folder(folder, "run")
         if not record.exists():
             if any(folder.iterdir()):
                 raise InvalidArgument("run", "a new or empty folder, or that of an earlier run", str(folder))
             write_whole(record, json.dumps(wanted, indent=1))
         stored = json.loads(record.read_text())
-        files.make_private_folder(folder / "ledgers")
-        files.make_private_folder(folder / "students")
+        files.make_private_folder(folder / "ledgers", "run")
+        files.make_private_folder(folder / "students", "run")
     except (OSError, json.JSONDecodeError) as error:
         raise InvalidArgument("run", "a folder that can be read and written", str(folder), str(error)) from None
     different = sorted(name for name in wanted if stored.get(name) != wanted[name])

@@ -120,7 +120,6 @@ class Certificate:
         return self.bound - self.loss
 
 
-@checked
 def _exact(number: float) -> str:
     return repr(number).removesuffix(".0")
 

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
+from ..arguments import validate
 from ..arrays import FloatArray, IntArray
-from ..errors import InvalidArgument, check_number
+from ..errors import InvalidArgument
 from .histograms import Standings
 
 __all__ = ["VAGUE_VOTES", "PluralityPrior", "PluralityVotes", "check_plurality_prior", "standing_weights"]
@@ -46,10 +47,8 @@ class PluralityVotes:
     concentration: float = math.inf
 
     def __post_init__(self) -> None:
-        accuracy = check_number("accuracy", self.accuracy, low=0.0, high=1.0, low_open=True, high_open=True)
-        object.__setattr__(self, "accuracy", accuracy)
-        concentration = check_number("concentration", self.concentration, low=0.0, low_open=True)
-        object.__setattr__(self, "concentration", concentration)
+        validate(self, "accuracy", low=0.0, high=1.0, low_open=True, high_open=True)
+        validate(self, "concentration", low=0.0, low_open=True)
 
     def weights(self, space: Standings) -> FloatArray:
         """The probability that each standing is that of the true class: (N,), they sum to 1.

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from scipy import special
 
+from ..arguments import validate
 from ..arrays import FloatArray
-from ..errors import InvalidArgument, check_number
+from ..errors import InvalidArgument
 
-__all__ = ["BetaVotes", "IndependentVotes", "Prior", "SharedVotes", "check_prior", "majority_lead", "vote_law"]
+__all__ = [
+    "BetaVotes",
+    "IndependentVotes",
+    "MajorityPrior",
+    "Prior",
+    "SharedVotes",
+    "check_prior",
+    "majority_lead",
+    "vote_law",
+]
 
 
 class Prior(Protocol):
@@ -46,7 +56,7 @@ class IndependentVotes:
     mean: float = 0.75
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", check_number("mean", self.mean, low=0.0, high=1.0))
+        validate(self, "mean", low=0.0, high=1.0)
 
     def law(self, teachers: int) -> FloatArray:
         """Binomial(K, mean): averaged over its own p_i, each vote is Bernoulli(mean)."""
@@ -78,8 +88,8 @@ class SharedVotes:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "low", check_number("low", self.low, low=0.0, high=1.0))
-        object.__setattr__(self, "high", check_number("high", self.high, low=self.low, high=1.0))
+        validate(self, "low", low=0.0, high=1.0)
+        validate(self, "high", low=self.low, high=1.0)
 
     def _part(self, teachers: int, low: float, high: float) -> FloatArray:
         """The integral of Binom(K, p)(l) over p in [low, high], divided by the width of the whole interval."""
@@ -122,8 +132,7 @@ class BetaVotes:
 
     def __post_init__(self) -> None:
         for name in ("a", "b"):
-            value = check_number(name, getattr(self, name), low=0.0, high=math.inf, low_open=True, high_open=True)
-            object.__setattr__(self, name, value)
+            validate(self, name, low=0.0, low_open=True, high_open=True)
 
     def law(self, teachers: int) -> FloatArray:
         """The Beta-binomial law."""
@@ -138,14 +147,18 @@ class BetaVotes:
         return majority_lead(self.law(teachers) * (1 - 2 * below))
 
 
-def check_prior(prior: Any) -> Prior:
+MajorityPrior: TypeAlias = IndependentVotes | SharedVotes | BetaVotes
+"""Any prior for two classes."""
+
+
+def check_prior(prior: Any, name: str = "prior") -> Prior:
     """``prior`` itself.
 
     Raises:
         InvalidArgument: not a prior for two classes.
     """
-    if not isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
-        raise InvalidArgument("prior", "IndependentVotes, SharedVotes or BetaVotes", prior)
+    if not isinstance(prior, MajorityPrior):
+        raise InvalidArgument(name, "IndependentVotes, SharedVotes or BetaVotes", prior)
     return prior
 
 

@@ -83,8 +83,6 @@ def optimize_noise(
     0.872
     """
     count = check_integer("teachers", teachers, low=1, high=MOST_OPTIMIZED, cure=TOO_MANY)
-    if shape not in ("monotone", "free", "constant"):
-        raise InvalidArgument("shape", '"monotone", "free" or "constant"', shape)
     problem = _Problem(
         count,
         teacher_region(teacher, count),

@@ -14,7 +14,7 @@ import numpy as np
 from ..bisection import last_true
 from ..errors import InvalidArgument, check_number
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
-from ..noise.priors import BetaVotes, IndependentVotes, Prior, SharedVotes
+from ..noise.priors import BetaVotes, MajorityPrior, Prior, check_prior
 
 __all__ = ["Accuracy", "Belief", "check_any_prior", "stated_beliefs", "typical_votes"]
 
@@ -82,16 +82,14 @@ def stated_beliefs(
 
 def check_any_prior(prior: Any, classes: int, name: str = "prior") -> Belief:
     """``prior`` as it is stored: one for two classes as it is, one or several for many classes as a tuple."""
-    if classes == 2 and isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
-        return prior
-    return check_plurality_prior(prior, name)
+    return prior if classes == 2 and isinstance(prior, MajorityPrior) else check_plurality_prior(prior, name)
 
 
 def _stated(name: str, prior: Any, other: str, accuracy: Any, teachers: int, classes: int) -> Belief | None:
     if accuracy is None:
-        if prior is not None and classes == 2 and not isinstance(prior, IndependentVotes | SharedVotes | BetaVotes):
-            raise InvalidArgument(name, "IndependentVotes, SharedVotes or BetaVotes", prior)
-        return None if prior is None else check_any_prior(prior, classes, name)
+        if prior is None:
+            return None
+        return check_prior(prior, name) if classes == 2 else check_plurality_prior(prior, name)
     if prior is not None:
         raise InvalidArgument(other, f"None where {name} is given", accuracy, "State one of them.")
     pair = tuple(accuracy) if isinstance(accuracy, Sequence) and not isinstance(accuracy, str) else (accuracy,)

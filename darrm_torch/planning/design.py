@@ -306,8 +306,6 @@ def design(
     check_number("total.delta", total.delta, low=0.0, high=1.0, low_open=True, high_open=True, cure=cure)
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
     steps = check_integer("steps", steps, low=1, high=MOST_STEPS)
-    if data not in ("pooled", "silos"):
-        raise InvalidArgument("data", '"pooled" or "silos"', data)
     counts = list(teachers) if isinstance(teachers, Sequence) else [teachers]
     counts = list(dict.fromkeys(check_integer("teachers", count, low=2, high=records) for count in counts))
     if not counts:

@@ -146,13 +146,12 @@ class Family:
             )
             if target is not None and bound.epsilon > target.epsilon
         ]
-        row = self._strategy(request, mechanism=mechanism)
         agreement, error = builders.agreement(request, mechanism)
         accuracy, error_too = expected_accuracy(
-            mechanism, teachers=row.voters, classes=request.classes, prior=request.belief
+            mechanism, teachers=mechanism.jury or request.teachers, classes=request.classes, prior=request.belief
         )
         row = replace(
-            row,
+            self._strategy(request, mechanism=mechanism),
             label=label,
             total=total,
             accuracy=accuracy,
@@ -194,22 +193,6 @@ def _known(request: Request) -> dict[str, Any]:
     """What a mechanism must know of a request; with the classes it composes labels along the curve of one of them."""
     classes = request.classes if builders.lists_quickly(request) else None
     return {"overlap": request.overlap, "teachers": request.teachers, "classes": classes}
-
-
-def _permute_and_flip(request: Request, vote_epsilon: float) -> Mechanism:
-    return PermuteAndFlip(epsilon=request.overlap * vote_epsilon, **_known(request))
-
-
-def _exponential(request: Request, vote_epsilon: float) -> Mechanism:
-    return ExponentialMechanism(epsilon=request.overlap * vote_epsilon, **_known(request))
-
-
-def _lnmax(request: Request, vote_epsilon: float) -> Mechanism:
-    return LNMax(scale=2 / vote_epsilon, **_known(request))
-
-
-def _randomized_response(request: Request, epsilon: float) -> Mechanism:
-    return RandomizedPlurality(epsilon=epsilon, classes=request.classes, teachers=request.teachers)
 
 
 # A plan prefers the earlier entry where agreements are equal.
@@ -256,27 +239,39 @@ FAMILIES: dict[str, Family] = {
             two=None,
             many="randomized response",
             combined="randomized response + training",
-            build=builders.by_strength(_randomized_response, 1e-5, 50.0),
+            build=builders.by_strength(
+                lambda request, epsilon: RandomizedPlurality(
+                    epsilon=epsilon, classes=request.classes, teachers=request.teachers
+                ),
+                1e-5,
+                50.0,
+            ),
         ),
         Family(
             kind="permute-and-flip",
             two="permute-and-flip",
             many="permute-and-flip",
             combined="permute-and-flip + training",
-            build=builders.by_strength(_permute_and_flip, 2.0**-14, 50.0),
+            build=builders.by_strength(
+                lambda request, vote: PermuteAndFlip(epsilon=request.overlap * vote, **_known(request)), 2.0**-14, 50.0
+            ),
         ),
         Family(
             kind="exponential",
             two="exponential mechanism",
             many="exponential mechanism",
             combined="exponential mechanism + training",
-            build=builders.by_strength(_exponential, 2.0**-14, 50.0),
+            build=builders.by_strength(
+                lambda request, vote: ExponentialMechanism(epsilon=request.overlap * vote, **_known(request)),
+                2.0**-14,
+                50.0,
+            ),
         ),
         Family(
             kind="lnmax",
             two=None,
             many=None,
-            build=builders.by_strength(_lnmax, 2.0**-14, 50.0),
+            build=builders.by_strength(lambda request, vote: LNMax(scale=2 / vote, **_known(request)), 2.0**-14, 50.0),
         ),
         Family(
             kind="vote-private",
@@ -352,10 +347,10 @@ def families(classes: int) -> tuple[Family, ...]:
     return (*known, *(family.with_training() for family in known if family.combined))
 
 
-def check_kind(kind: str, name: str = "kind") -> Family:
+def check_kind(kind: str) -> Family:
     """The entry of a kind, or :class:`InvalidArgument` where there is none."""
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise InvalidArgument(name, f"one of {', '.join(FAMILIES)}", kind)
+        raise InvalidArgument("kind", f"one of {', '.join(FAMILIES)}", kind)
     return FAMILIES[kind]
 
 

@@ -119,23 +119,23 @@ def _table(request: Request, rows: Sequence[Strategy]) -> list[str]:
 
 def _with_and_without(request: Request, rows: Sequence[Strategy], juries_win_from: float | None) -> list[str]:
     """What all labels cost with random allocation and without it, and where juries win, where noise."""
-    priced = [row for row in rows if row.rests_on != "randomness" and row.total is not None]
+    priced = [
+        (row, row.total.epsilon, row.without_allocation)
+        for row in rows
+        if row.rests_on != "randomness" and row.total is not None and row.without_allocation is not None
+    ]
     what = f"all {request.labels} labels" if request.labels > 1 else "the label"
     lines = [
         "Random allocation of the records, and the price without it (or if the draws leak):",
         f"  {'epsilon of ' + what:<36}{'with':>12}{'without':>12}",
     ]
-    for row in priced:
-        assert row.total is not None
-        assert row.without_allocation is not None
-        two = f"{format_bound(row.total.epsilon):>12}{format_bound(row.without_allocation):>12}"
-        lines.append(f"  {row.name:<36}{two}")
+    for row, secret, leaked in priced:
+        lines.append(f"  {row.name:<36}{format_bound(secret):>12}{format_bound(leaked):>12}")
     if not request.teacher.is_private:
         return lines
-    everyone = next(row for row in priced if row.kind == "noise-free" and row.voters == request.teachers)
-    assert everyone.total is not None
+    everyone = next(cost for row, cost, _ in priced if row.kind == "noise-free" and row.voters == request.teachers)
     text = (
-        f"Where which wins: from epsilon {format_bound(everyone.total.epsilon)} on, all {request.teachers} teachers "
+        f"Where which wins: from epsilon {format_bound(everyone)} on, all {request.teachers} teachers "
         "vote without noise, however many labels are released. Below that "
     )
     if juries_win_from is None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from ..arguments import checked
@@ -171,9 +172,10 @@ class Plan(Request):
         epsilon, names = max(self.targets[-1].epsilon, 1e-3), {}
 
         def reached(allowed: float) -> float:
-            kept = _best(family.rows(self._scaled(allowed / self.targets[-1].epsilon)))
-            names[allowed] = "" if kept is None else kept.name
-            return _agreement(kept)
+            rows = family.rows(self._scaled(allowed / self.targets[-1].epsilon))
+            kept = ((row.agreement or 0.0, row.name) for row in rows if row.meets)
+            best, names[allowed] = max(kept, key=itemgetter(0), default=(0.0, ""))
+            return best
 
         least = smallest(reached, agreement, min(epsilon / 1024, most), min(epsilon * 1024, most), 1.003)
         return None if least is None else (names[least], least)
@@ -303,12 +305,3 @@ def _solved(question: Plan, on_progress: Callable[[str], None] = lambda kind: No
         on_progress(family.kind)
     rows = ordered(question, rows)
     return replace(question, rows=tuple(replace(row, reason=row.reason + compared(row, rows)) for row in rows))
-
-
-def _best(rows: Sequence[Strategy]) -> Strategy | None:
-    """The one that agrees most often of those that keep the targets."""
-    return max((row for row in rows if row.meets), key=_agreement, default=None)
-
-
-def _agreement(row: Strategy | None) -> float:
-    return 0.0 if row is None else row.agreement or 0.0

@@ -14,7 +14,7 @@ from ..mechanisms.gaussian import pure_composition
 from ..mechanisms.plurality import MOST_CLASSES
 from ..noise.grid import MOST_TEACHERS
 from ..noise.plurality_priors import VAGUE_VOTES, PluralityVotes, check_plurality_prior
-from ..noise.priors import Prior
+from ..noise.priors import Prior, check_prior
 from ..noise.regions import check_overlap, check_target, teacher_profile
 from ..privacy.allocation import RandomAllocation
 from ..privacy.guarantees import PrivacyGuarantee
@@ -133,9 +133,7 @@ class Request:
         Raises:
             InvalidArgument: the prior is one for many classes.
         """
-        if isinstance(self.belief, tuple):
-            raise InvalidArgument("prior", "IndependentVotes, SharedVotes or BetaVotes", self.prior)
-        return self.belief
+        return check_prior(self.belief)
 
     @property
     def plurality_prior(self) -> tuple[PluralityVotes, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from ..arguments import checked
+from ..arguments import checked, validate
 from ..errors import InvalidArgument, check_integer, check_number
 from .validation import PrivateValidation
 
@@ -53,30 +53,25 @@ class RandomAllocation:
     keyed: bool = False
 
     def __post_init__(self) -> None:
-        teachers = check_integer("teachers", self.teachers, low=1, high=10**6)
-        overlap = check_integer("overlap", self.overlap, low=1, high=teachers)
-        object.__setattr__(self, "teachers", teachers)
-        object.__setattr__(self, "overlap", overlap)
-        object.__setattr__(self, "holdout", check_number("holdout", self.holdout, low=0.0, high=1.0, high_open=True))
-        if self.validation is not None and not (isinstance(self.validation, PrivateValidation) and self.holdout):
+        validate(self, "teachers", check_integer, low=1, high=10**6)
+        validate(self, "overlap", check_integer, low=1, high=self.teachers)
+        validate(self, "holdout", low=0.0, high=1.0, high_open=True)
+        if self.validation is not None and not self.holdout:
             raise InvalidArgument("validation", "a PrivateValidation with a holdout above 0", self.validation)
         if self.blocks is not None:
             blocks = tuple(check_integer("blocks", size, low=1) for size in self.blocks)
-            if len(blocks) != overlap or sum(blocks) != teachers:
-                raise InvalidArgument("blocks", f"{overlap} sizes that add up to {teachers}", self.blocks)
+            if len(blocks) != self.overlap or sum(blocks) != self.teachers:
+                raise InvalidArgument("blocks", f"{self.overlap} sizes that add up to {self.teachers}", self.blocks)
             object.__setattr__(self, "blocks", blocks)
         if self.weights is not None:
             weights = tuple(check_number("weights", weight, low=0.0, high=1.0) for weight in self.weights)
-            if overlap > 1 or self.blocks or len(weights) != teachers or abs(math.fsum(weights) - 1) > 1e-9:
-                expected = f"{teachers} probabilities that add up to 1, with overlap=1 and without blocks"
+            whole = len(weights) == self.teachers and abs(math.fsum(weights) - 1) <= 1e-9
+            if self.overlap > 1 or self.blocks or not whole:
+                expected = f"{self.teachers} probabilities that add up to 1, with overlap=1 and without blocks"
                 raise InvalidArgument("weights", expected, self.weights)
             object.__setattr__(self, "weights", None if len(set(weights)) == 1 else weights)
-        if not isinstance(self.unit, str) or not self.unit.strip():
+        if not self.unit.strip():
             raise InvalidArgument("unit", 'a word such as "record" or "person"', self.unit)
-        if self.source not in ("stated", "made by the library"):
-            raise InvalidArgument("source", '"stated" or "made by the library"', self.source)
-        if not isinstance(self.keyed, bool):
-            raise InvalidArgument("keyed", "True or False", self.keyed)
 
     @property
     def block_sizes(self) -> tuple[int, ...]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
 import numpy as np
 
 from ..arguments import checked
-from ..bisection import last_true
+from ..bisection import smallest_epsilon
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .guarantees import PrivacyGuarantee
@@ -106,7 +106,7 @@ def allocated_epsilon(
     profile, delta = for_draws("profile", profile), check_number("delta", delta, low=0.0, high=1.0)
     price = _allocated(profile, allocation, _voters(voters, allocation.teachers))
     most = max(one.epsilon(delta) for one in _most(profile, allocation, voters))
-    return _smallest(lambda epsilon: max(term(epsilon) for term in price), delta, most)
+    return smallest_epsilon(lambda epsilon: max(term(epsilon) for term in price), delta, most=most)
 
 
 def for_draws(name: str, promise: PrivacyProfile | PrivacyGuarantee) -> PrivacyProfile:
@@ -178,7 +178,7 @@ def jury_epsilon(
     delta = check_number("delta", delta, low=0.0, high=1.0)
     price = _jury(as_profile("profile", profile), teachers, overlap, voters)
     most = min(len(_voters(voters, teachers)) - 1, teachers if overlap is None else overlap)
-    return _smallest(price, delta, as_profile("profile", profile).compose(most).epsilon(delta))
+    return smallest_epsilon(price, delta, most=as_profile("profile", profile).compose(most).epsilon(delta))
 
 
 @checked
@@ -280,7 +280,7 @@ def self_bounding_epsilon(
     if allocation.overlap > 1:
         return _self_bounding_blocks(profile, allocation, _read(allowance, voters), delta)
     price = _Price(((1.0, _shared_law(profile, allocation, allowance, voters)),))
-    return _smallest(price, delta, profile.epsilon(delta))
+    return smallest_epsilon(price, delta, most=profile.epsilon(delta))
 
 
 def _shared_law(
@@ -305,7 +305,7 @@ def _self_bounding_blocks(
     def cost(epsilon: float) -> float:
         return min(1.0, math.exp(min(700.0, share * epsilon)) * times * profile.delta(epsilon) * _SLACK)
 
-    point = _smallest(cost, delta, math.inf)
+    point = smallest_epsilon(cost, delta)
     return share * point * math.exp(min(point, 700.0)) * _SLACK if point < math.inf else math.inf
 
 
@@ -327,18 +327,6 @@ def _most(
     """Without secrecy: the record's r teachers, or those of them that can be read at most; or else the validation."""
     trained = profile.compose(min(allocation.overlap, len(_voters(voters, allocation.teachers)) - 1))
     return [trained] if allocation.validation is None else [trained, allocation.validation.profile]
-
-
-def _smallest(price: Callable[[float], float], delta: float, most: float) -> float:
-    """The smallest epsilon with ``price(epsilon) <= delta``, rounded up, but no more than ``most``."""
-    if price(0.0) <= delta:
-        return 0.0
-    low, high = 0.0, min(most, 1.0)
-    while high < most and price(high) > delta:
-        low, high = high, 2 * high
-        if high > 600.0:
-            return most
-    return last_true(lambda epsilon: price(epsilon) <= delta, min(high, most), low, tolerance=1e-9)
 
 
 @lru_cache(maxsize=256)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from fractions import Fraction
 
 from ..arguments import checked
 from ..errors import check_integer, check_number
-from .guarantees import PrivacyGuarantee, check_guarantee, round_up
+from .guarantees import PrivacyGuarantee, check_guarantee, multiple, times
 from .profiles import PrivacyProfile
 
 __all__ = ["as_if_redrawn", "general_composition", "optimal_composition", "simple_composition"]
@@ -31,12 +30,7 @@ def simple_composition(guarantee: PrivacyGuarantee, count: int) -> PrivacyGuaran
     PrivacyGuarantee(epsilon=1.5, delta=3e-06)
     """
     count = check_integer("count", count, low=1, high=_MOST_RELEASES)
-    if math.isinf(check_guarantee("guarantee", guarantee).epsilon):
-        return PrivacyGuarantee(epsilon=math.inf, delta=min(1.0, round_up(count * Fraction(guarantee.delta))))
-    return PrivacyGuarantee(
-        epsilon=round_up(count * Fraction(guarantee.epsilon)),
-        delta=min(1.0, round_up(count * Fraction(guarantee.delta))),
-    )
+    return multiple(check_guarantee("guarantee", guarantee), count)
 
 
 def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float) -> PrivacyGuarantee:
@@ -66,7 +60,7 @@ def general_composition(guarantee: PrivacyGuarantee, count: int, *, slack: float
             drift + epsilon * math.sqrt(2 * count * math.log(math.e + spread / slack)),
             drift + epsilon * math.sqrt(2 * count * math.log(1 / slack)),
         )
-        total = min(total, round_up(count * Fraction(epsilon)))
+        total = min(total, times(count, epsilon))
     if guarantee.delta == 1.0 or slack == 1.0:
         return PrivacyGuarantee(epsilon=total, delta=1.0)
     delta = -math.expm1(count * math.log1p(-guarantee.delta) + math.log1p(-slack))

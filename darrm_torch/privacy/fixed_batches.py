@@ -7,7 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from .loss_distributions import LARGEST_EPSILON, DpSgd, grid_step, has_grids
+from .guarantees import LARGEST_EPSILON
+from .loss_distributions import DpSgd, grid_step, has_grids
 from .loss_grids import compose_grids, connect_the_dots
 from .units import group_loss
 

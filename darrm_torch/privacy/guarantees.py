@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any, TypeVar
 
-from ..errors import InvalidArgument, check_number
+from ..arguments import validate
+from ..errors import InvalidArgument
 
 __all__ = ["PrivacyGuarantee"]
 
 
 _Class = TypeVar("_Class", bound=type)
+LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
 _ALARMING = 10.0  # beyond that the odds of a record may change 22,000-fold
 
 
@@ -54,8 +57,8 @@ class PrivacyGuarantee:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, low=0.0, high=math.inf))
-        object.__setattr__(self, "delta", check_number("delta", self.delta, low=0.0, high=1.0))
+        validate(self, "epsilon", low=0.0)
+        validate(self, "delta", low=0.0, high=1.0)
 
     def __str__(self) -> str:
         return f"({format_bound(self.epsilon, 6)}, {format_bound(self.delta, 3)})-DP"
@@ -85,6 +88,38 @@ def drop_implied(points: Iterable[PrivacyGuarantee]) -> tuple[PrivacyGuarantee, 
     return tuple(kept)
 
 
+def lower_hull(points: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The corners of the largest convex function below ``points``, which come in order of their first number."""
+    hull: list[tuple[Any, Any]] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _slope(one: tuple[Any, Any], two: tuple[Any, Any]) -> Any:
+    return (two[1] - one[1]) / (two[0] - one[0])
+
+
+@functools.lru_cache(maxsize=128)
+def curve_corners(points: tuple[PrivacyGuarantee, ...]) -> list[tuple[Fraction, Fraction]]:
+    """The corners (e^epsilon, delta) of the curve of the worst release that keeps all ``points``; exact.
+
+    As a function of ``t = e^epsilon`` its curve is convex, falls from 1 at t = 0 and respects the points and their
+    mirror images ``(1/t, 1 - (1 - delta) / t)``: it is their lower convex hull. For one point this is randomized
+    response that reveals everything with probability delta (Kairouz, Oh, Viswanath 2015).
+    """
+    corners = {Fraction(0): Fraction(1)}
+    for point in points:
+        if point.epsilon <= LARGEST_EPSILON:
+            t, delta = Fraction(math.exp(point.epsilon)), Fraction(point.delta)
+            for place, height in ((t, delta), (1 / t, 1 - (1 - delta) / t)):
+                corners[place] = min(height, corners.get(place, height))
+    places, heights = zip(*sorted(corners.items()), strict=True)
+    return lower_hull(zip(places, itertools.accumulate(heights, min), strict=True))
+
+
 def format_bound(bound: float, digits: int = 4) -> str:
     """An upper bound in decimals, rounded up, so that the printed number is an upper bound too (up to 1e-12, relative).
 
@@ -106,6 +141,16 @@ def round_up(value: Fraction) -> float:
     except OverflowError:
         return math.inf
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def times(count: int | Fraction, number: float) -> float:
+    """``count * number``, rounded up."""
+    return round_up(count * Fraction(number)) if number < math.inf else math.inf
+
+
+def multiple(guarantee: PrivacyGuarantee, count: int | Fraction) -> PrivacyGuarantee:
+    """(``count`` epsilon, ``count`` delta), rounded up."""
+    return PrivacyGuarantee(epsilon=times(count, guarantee.epsilon), delta=min(1.0, times(count, guarantee.delta)))
 
 
 def alarm(epsilon: float) -> str:

@@ -11,14 +11,13 @@ import numpy as np
 from scipy import fft, special
 
 from ..arrays import FloatArray
-from ..bisection import last_true
+from ..bisection import last_true, smallest_epsilon
 from ..limits import MOST_CELLS
-from .guarantees import PrivacyGuarantee
+from .guarantees import LARGEST_EPSILON, PrivacyGuarantee, curve_corners
 from .loss_grids import Composed, LossGrid, compose_grids, connect_the_dots, sampled_gaussian
 from .units import group_loss
 
 __all__ = [
-    "LARGEST_EPSILON",
     "DpSgd",
     "DpSgdRun",
     "LossDistribution",
@@ -43,7 +42,6 @@ _CELLS = 16  # grid cells per standard deviation of one release: the variance gr
 _FINEST = 1e-6  # on a finer grid the rounding errors of the curve would show
 _SPARSE = 1_000  # masses up to which dp_accounting composes them one by one
 _TAIL = 1e-15  # probability mass that dp_accounting may move to an infinite loss, per composition
-LARGEST_EPSILON = 300.0  # e^(2 epsilon) is finite; larger epsilons are only added up
 _SUMMED = 2**20  # releases up to which the exact optimum is summed
 _UNIT = 2.0**-53
 _FINEST_TILTED, _LEAST_NOISE = 1e-9, 0.2
@@ -120,12 +118,13 @@ class RepeatedPromise:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon at ``delta``, rounded up; ``math.inf`` if there is none."""
-        low, high = 0.0, self._largest * (1 + 8 * _UNIT)
-        if self.delta(low) <= delta:
-            return low
-        if self.delta(high) > delta:
+        most = self._largest * (1 + 8 * _UNIT)
+        if self.delta(most) > delta:
             return math.inf
-        return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, low, tolerance=2.0**-44)
+        return smallest_epsilon(self.delta, delta, most=most, tolerance=2.0**-44)
+
+
+_repeated_promise = lru_cache(maxsize=64)(RepeatedPromise)
 
 
 @lru_cache(maxsize=8)
@@ -139,7 +138,7 @@ def composed_law(dp_sgd: DpSgd, promises: Promises) -> LossDistribution | Repeat
     if not dp_sgd and len(promises) == 1 and promises[0][1] <= _SUMMED:
         points, count = promises[0]
         if len(points) == 1 and points[0].epsilon > 0:
-            return repeated_promise(points[0], count)
+            return _repeated_promise(points[0], count)
     return loss_distribution(dp_sgd, promises)
 
 
@@ -147,12 +146,6 @@ def composed_law(dp_sgd: DpSgd, promises: Promises) -> LossDistribution | Repeat
 def composed_epsilon(dp_sgd: DpSgd, promises: Promises, delta: float) -> float:
     """The smallest proven epsilon; searched once, because plans ask for the same total again and again."""
     return composed_law(dp_sgd, promises).epsilon(delta)
-
-
-@lru_cache(maxsize=64)
-def repeated_promise(promise: PrivacyGuarantee, count: int) -> RepeatedPromise:
-    """The optimum for ``count`` releases with one promise each."""
-    return RepeatedPromise(promise, count)
 
 
 @lru_cache(maxsize=128)
@@ -333,15 +326,9 @@ def grid_step(dp_sgd: DpSgd, promises: Promises, *, most_cells: int = 2**17, fin
     variance, widest, releases = 0.0, 0.0, 0
     for noise, rate, count, records in map(run_parts, dp_sgd):
         # Quadrature of the loss of one step over its noise.
-        if records == 1:
-            x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
-            stay = math.log1p(-rate) if rate < 1 else -math.inf
-            loss = np.logaddexp(stay, math.log(rate) + (x - 0.5) / noise**2)
-        else:
-            group = group_loss(noise, rate, records)
-            x = np.linspace(-12 * noise, group.top + 12 * noise, 20001)
-            loss = group.at(x)
-        weight = np.exp(-0.5 * (x / noise) ** 2)
+        group = group_loss(noise, rate, records)
+        x = np.linspace(-12 * noise, group.top + 12 * noise, 20001)
+        loss, weight = group.at(x), np.exp(-0.5 * (x / noise) ** 2)
         weight /= weight.sum()
         variance += count * float(weight @ (loss - weight @ loss) ** 2)
         widest, releases = max(widest, float(np.ptp(loss))), releases + count
@@ -395,26 +382,9 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
 
 
 def _promise_curve(points: tuple[PrivacyGuarantee, ...], epsilons: Any) -> FloatArray:
-    """Delta at ``epsilons`` of the worst release that keeps all ``points``.
-
-    As a function of ``t = e^epsilon`` its curve is convex, falls from 1 at t = 0 and respects the points and their
-    mirror images ``(e^-epsilon, 1 - (1 - delta) e^-epsilon)``: it is their lower convex hull. For one point this is
-    randomized response that reveals everything with probability delta (Kairouz, Oh, Viswanath 2015).
-    """
-    finite = [(g.epsilon, g.delta) for g in points if g.epsilon <= LARGEST_EPSILON]
-    corners = {math.exp(e): d for e, d in sorted(finite, reverse=True)}
-    corners |= {math.exp(-e): 1 - (1 - d) * math.exp(-e) for e, d in finite if e > 0}
-    hull = [(0.0, 1.0)]
-    for t, y in sorted(corners.items()):
-        if y >= hull[-1][1]:
-            continue
-        while len(hull) > 1:
-            (t0, y0), (t1, y1) = hull[-2:]
-            if (y1 - y0) / (t1 - t0) < (y - y1) / (t - t1):
-                break
-            hull.pop()
-        hull.append((t, y))
-    curve = np.interp(np.exp(epsilons), [t for t, _ in hull], [y for _, y in hull])
+    """Delta at ``epsilons`` of the worst release that keeps all ``points``."""
+    places, heights = np.array(curve_corners(points), dtype=np.float64).T
+    curve = np.interp(np.exp(epsilons), places, heights)
     return np.asarray(np.maximum(curve, 0.0))  # interpolation may end one unit below zero
 
 

@@ -88,39 +88,16 @@ def sampled_gaussian(noise: float, rate: float, step: float, added: bool, record
     Each cell of the grid holds a mass m' on the data set and m on its neighbour. Both are kept by two atoms at the
     ends of the cell: w at the upper one with ``w (1 - e^-step) = m' - m e^loss``. Rounding enlarges m' and w.
     """
-    reach, sign = _WIDTH * noise, -1 if added else 1
-    group = None if records == 1 else group_loss(noise, rate, records)
-    top = 1.0 if group is None else group.top
-
-    def loss_at(x: FloatArray | float) -> FloatArray:
-        if group is not None:
-            return group.at(x)
-        with np.errstate(over="ignore"):
-            exponent = (np.asarray(x) - 0.5) / noise**2
-            small = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
-        stay = math.log1p(-rate) if rate < 1 else -math.inf
-        return np.where(exponent < 1.0, small, np.logaddexp(stay, math.log(rate) + exponent))
-
-    ends = sorted(sign * float(loss_at(x)) for x in (-reach, top + reach))
+    group, reach, sign = group_loss(noise, rate, records), _WIDTH * noise, -1 if added else 1
+    top = group.top
+    ends = sorted(sign * float(group.at(x)) for x in (-reach, top + reach))
     low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
     bounds = sign * np.arange(low, high + 1) * step  # the loss of removal at the ends of the cells
-    if group is None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            near = np.log(np.maximum(np.expm1(np.minimum(bounds, 1.0)) + rate, 0.0))
-            far = bounds + np.log1p((rate - 1) * np.exp(-np.maximum(bounds, 1.0)))
-            x = 0.5 + noise**2 * (np.where(bounds < 1.0, near, far) - math.log(rate))
-    else:
-        x = group.where(bounds)
-    x = np.clip(np.nan_to_num(x, nan=-reach, neginf=-reach), -reach, top + reach)
+    x = np.clip(group.where(bounds), -reach, top + reach)
     x[[0, -1]] = (top + reach, -reach) if added else (-reach, top + reach)
-    still, still_error = _cell_masses(x / noise)
-    if group is None:
-        moved, moved_error = _cell_masses((x - 1) / noise)
-        mixed, mixed_error = (1 - rate) * still + rate * moved, (1 - rate) * still_error + rate * moved_error
-    else:
-        several = [_cell_masses((x - count) / noise) for count in group.counts]
-        mixed = sum(chance * masses for chance, (masses, _) in zip(group.chances, several, strict=True))
-        mixed_error = sum(chance * error for chance, (_, error) in zip(group.chances, several, strict=True))
+    several = np.array([_cell_masses((x - count) / noise) for count in group.counts])
+    still, still_error = several[0]  # no record in the batch
+    mixed, mixed_error = np.tensordot(group.chances, several, axes=1)
     here, there = (still, mixed) if added else (mixed, still)
     here_error, there_error = (still_error, mixed_error) if added else (mixed_error, still_error)
     growth = np.exp(np.arange(low, high) * step)

@@ -14,9 +14,9 @@ from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..reprs import short_repr
 from .fixed_batches import fixed_batches_curve
-from .guarantees import PrivacyGuarantee, check_guarantee, drop_implied, round_up
+from .guarantees import LARGEST_EPSILON, PrivacyGuarantee, check_guarantee, drop_implied, round_up
 from .largest import largest_cost
-from .loss_distributions import LARGEST_EPSILON, DpSgdRun, composed_epsilon, composed_law, run_parts
+from .loss_distributions import DpSgdRun, composed_epsilon, composed_law, run_parts
 from .units import MOST_RECORDS, RECORD, ProtectedUnit, common_unit, group_guarantee
 
 __all__ = ["PrivacyProfile", "as_profile", "as_profiles", "largest_of"]
@@ -77,10 +77,9 @@ class PrivacyProfile:
             useful = {point for point in points if math.isfinite(point.epsilon) and point.delta < 1.0}
             promises[tuple(sorted(useful, key=_order)) or _NOTHING] += check_integer("count", count, low=1)
         runs = (_run(noise, rate, steps[noise, rate, records], records) for noise, rate, records in sorted(steps))
+        listed = sorted(promises.items(), key=lambda promise: [*map(_order, promise[0])])
         object.__setattr__(self, "dp_sgd", tuple(runs))
-        object.__setattr__(
-            self, "promises", tuple(sorted(promises.items(), key=lambda promise: [*map(_order, promise[0])]))
-        )
+        object.__setattr__(self, "promises", tuple(listed))
 
     @classmethod
     def from_guarantee(cls, guarantee: PrivacyGuarantee, *more: PrivacyGuarantee) -> PrivacyProfile:
@@ -256,20 +255,14 @@ class PrivacyProfile:
         """
         if isinstance(other, PrivacyProfile):
             unit, together = common_unit((self.unit, other.unit)), self.together or other.together
-            return PrivacyProfile(
-                dp_sgd=self.dp_sgd + other.dp_sgd, promises=self.promises + other.promises, unit=unit, together=together
-            )
+            runs, promises = self.dp_sgd + other.dp_sgd, self.promises + other.promises
+            return PrivacyProfile(dp_sgd=runs, promises=promises, unit=unit, together=together)
         times = check_integer("other", other, low=1, cure="It is a PrivacyProfile, or how many releases.")
         if times == 1:
             return self
-        return PrivacyProfile(
-            dp_sgd=tuple(
-                (noise, rate, steps * times, records) for noise, rate, steps, records in map(run_parts, self.dp_sgd)
-            ),
-            promises=tuple((points, count * times) for points, count in self.promises),
-            unit=self.unit,
-            together=self.together,
-        )
+        runs = tuple((noise, rate, steps * times, g) for noise, rate, steps, g in map(run_parts, self.dp_sgd))
+        promises = tuple((points, count * times) for points, count in self.promises)
+        return PrivacyProfile(dp_sgd=runs, promises=promises, unit=self.unit, together=self.together)
 
     def delta(self, epsilon: float) -> float:
         """The smallest proven delta at ``epsilon``, in ``[0, 1]``.
@@ -421,28 +414,15 @@ def as_profile(name: str, promise: Any) -> PrivacyProfile:
     return PrivacyProfile.from_guarantee(check_guarantee(name, promise, expected=expected))
 
 
-def as_profiles(name: str, promises: Any, *, teachers: int | None = None) -> tuple[PrivacyProfile, ...]:
-    """A sequence of promises, one for each teacher, as profiles.
-
-    Args:
-        name: what messages call the argument.
-        promises: a sequence of guarantees and profiles.
-        teachers: K, the required length; ``None``: any length but 0.
+def as_profiles(name: str, promises: Any) -> tuple[PrivacyProfile, ...]:
+    """A sequence of promises, one for each teacher, as profiles; messages call it ``name``.
 
     Raises:
-        InvalidArgument: ``promises`` is not a sequence, has the wrong length, or has an element of another type.
-
-    >>> as_profiles("teacher", [PrivacyGuarantee(epsilon=0.1)] * 2, teachers=3)
-    Traceback (most recent call last):
-    ...
-    darrm_torch.errors.InvalidArgument: teacher must be a sequence with one guarantee or profile for each ...
+        InvalidArgument: ``promises`` is not a sequence, is empty, or has an element of another type.
     """
-    is_sequence = isinstance(promises, Sequence) and not isinstance(promises, str)
-    if not is_sequence or not promises or len(promises) != (teachers or len(promises)):
-        expected = f"one guarantee or profile for each {'teacher' if teachers is None else f'of {teachers} teachers'}"
-        got = len(promises) if is_sequence else promises
+    if not isinstance(promises, Sequence) or isinstance(promises, str) or not promises:
         cure = "Several guarantees of one teacher are PrivacyProfile.from_guarantee(first, second, ...)"
-        raise InvalidArgument(name, f"a sequence with {expected}", got, cure)
+        raise InvalidArgument(name, "a sequence with one guarantee or profile for each teacher", promises, cure)
     return tuple(as_profile(f"{name}[{place}]", promise) for place, promise in enumerate(promises))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import gammaln, ndtr, ndtri
 
 from ..arrays import FloatArray
-from .guarantees import PrivacyGuarantee
+from .guarantees import LARGEST_EPSILON, PrivacyGuarantee, curve_corners
 from .loss_distributions import run_parts
 from .profiles import PrivacyProfile
 from .units import group_loss
@@ -35,7 +35,7 @@ _FINEST = 1e-6  # step of a grid: a sum has log(2) / step cells
 _LEAST_STEP = 2.0**-50  # neighbours on a grid are unlike numbers
 _EXACT = 50_000  # values that are kept one by one rather than moved to a grid
 _MOST_NOISE = 2.0**30  # more noise costs no more, and its ratios differ from 1 by less than rounding
-_LARGEST = 300.0  # of the logarithm of a ratio, so that the product of two is a float
+_LARGEST = LARGEST_EPSILON  # of the logarithm of a ratio, so that the product of two is a float
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,25 +114,22 @@ class RatioLaw:
         """The ratio of ``count`` independent releases with this ratio each."""
         if not self.step and count * self._reach <= _LARGEST and _combinations(count, len(self.values)) <= _EXACT:
             return self._multinomial(count, sums=False)
-        law, result = self, None
-        while count:
-            if count % 2:
-                result = law if result is None else result.product(law).coarser()
-            count //= 2
-            law = law.product(law).coarser() if count else law
-        assert result is not None
-        return result
+        return self._repeated(count, lambda one, other: one.product(other).coarser())
 
     def total(self, count: int) -> RatioLaw:
         """The sum of ``count`` independent copies."""
         if not self.step and _combinations(count, len(self.values)) <= _EXACT:
             return self._multinomial(count, sums=True)
+        return self._repeated(count, RatioLaw.sum)
+
+    def _repeated(self, count: int, joined: Callable[[RatioLaw, RatioLaw], RatioLaw]) -> RatioLaw:
+        """``count`` independent copies, joined by doubling."""
         law, result = self, None
         while count:
             if count % 2:
-                result = law if result is None else result.sum(law)
+                result = law if result is None else joined(result, law)
             count //= 2
-            law = law.sum(law) if count else law
+            law = joined(law, law) if count else law
         assert result is not None
         return result
 
@@ -354,12 +351,10 @@ def _dp_sgd_law(noise: float, rate: float, records: int) -> RatioLaw:
     """One Poisson-sampled Gaussian step: ``X = 1 - q + q exp((z - 1/2) / sigma^2)`` for noise z and one record."""
     noise = min(noise, _MOST_NOISE)
     group = group_loss(noise, rate, records)
-    stay = math.log1p(-rate) if rate < 1 else -math.inf
     spread = rate * math.sqrt(math.expm1(min(1 / noise**2, 100.0)))  # standard deviation of X under B, for one record
 
     def loss_at(z: float) -> float:
-        loss = np.logaddexp(stay, math.log(rate) + (z - 0.5) / noise**2) if records == 1 else group.at(z)
-        return float(np.clip(loss, -_LARGEST, _LARGEST))
+        return float(np.clip(group.at(z), -_LARGEST, _LARGEST))
 
     low, high = loss_at(-9.2 * noise), loss_at(group.top + 9.2 * noise)
     if (high - low) / _MOST_CELLS > spread / 64:  # a nearer end, beyond which A has next to nothing, for a finer grid
@@ -367,10 +362,7 @@ def _dp_sgd_law(noise: float, rate: float, records: int) -> RatioLaw:
     step = max((high - low) / _MOST_CELLS, min(spread / 64, (high - low) / _CELLS), _LEAST_STEP)
     first, last = math.floor(low / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # e^z' where X is on the grid; -inf below the smallest ratio there is
-        odds = np.where(logs > stay, logs + np.log(-np.expm1(np.minimum(stay - logs, 0.0))) - math.log(rate), -np.inf)
-    edges = noise * odds + 0.5 / noise if records == 1 else group.where(logs) / noise
+    edges = group.where(logs) / noise
     several = [_normal_masses(edges - count / noise) for count in group.counts]
     under_b = several[0][0]  # no record in the batch
     under_a = np.sum([chance * masses for chance, (masses, _) in zip(group.chances, several, strict=True)], axis=0)
@@ -413,36 +405,21 @@ def _normal_masses(edges: FloatArray) -> tuple[FloatArray, float]:
     return masses, float(errors[known].max(initial=0.0))
 
 
-def _promise_law(points: Iterable[PrivacyGuarantee]) -> RatioLaw:
-    """The worst release that keeps all ``points``: its curve is the lower convex hull of what they say.
+def _promise_law(points: tuple[PrivacyGuarantee, ...]) -> RatioLaw:
+    """The worst release that keeps all ``points``.
 
-    In ``t = e^epsilon`` the curve falls from 1 at t = 0 and keeps the points and their mirror images. The ratio takes
-    the corners as values, each with the change of slope as its mass. All in rational numbers.
+    The ratio takes the corners of its curve as values, each with the change of slope as its mass, in rational numbers.
     """
-    corners: dict[Fraction, Fraction] = {}
-    for point in points:
-        if point.epsilon <= _LARGEST:
-            t, delta = Fraction(math.exp(point.epsilon)), Fraction(point.delta)
-            for place, height in ((t, delta), (1 / t, 1 - (1 - delta) / t)):
-                corners[place] = min(height, corners.get(place, height))
-    hull = [(Fraction(0), Fraction(1))]
-    for t, height in sorted(corners.items()):
-        if height >= hull[-1][1]:
-            continue
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], (t, height)):
-            hull.pop()
-        hull.append((t, height))
-    slopes = [_slope(one, two) for one, two in itertools.pairwise(hull)] + [Fraction(0)]
-    masses = [1 + slopes[0]] + [after - before for before, after in itertools.pairwise(slopes)]
-    keep = [place for place, mass in enumerate(masses) if mass > 0]
+    corners = curve_corners(points)
+    pieces = itertools.pairwise(corners)
+    slopes = [Fraction(-1), *((low - high) / (right - left) for (left, high), (right, low) in pieces), Fraction(0)]
+    masses = [after - before for before, after in itertools.pairwise(slopes)]
+    kept = [(float(t), float(mass)) for (t, _), mass in zip(corners, masses, strict=True) if mass > 0]
+    values, chances = np.array(kept).T
     return RatioLaw(
-        values=np.array([float(hull[place][0]) for place in keep]),
-        masses=np.array([float(masses[place]) for place in keep]),
-        lost=float(hull[-1][1]) * (1 + 2 * _UNIT),
+        values=values,
+        masses=chances,
+        lost=float(corners[-1][1]) * (1 + 2 * _UNIT),
         mass_error=2 * _UNIT,
         value_error=4 * _UNIT,
     )
-
-
-def _slope(one: tuple[Fraction, Fraction], two: tuple[Fraction, Fraction]) -> Fraction:
-    return (two[1] - one[1]) / (two[0] - one[0])

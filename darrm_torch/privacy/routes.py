@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from .allocation_prices import allocated_epsilon, jury_epsilon, self_bounding_epsilon
 from .composition import seen_through
-from .guarantees import PrivacyGuarantee, format_bound, round_up
+from .guarantees import PrivacyGuarantee, format_bound, multiple, times
 from .profiles import PrivacyProfile, as_profile
 from .release import Release
 from .unlike import worst_epsilon
@@ -64,25 +64,18 @@ def _self_bounding(release: Release) -> _Bound:
         return None, "The noise is not self-bounding, so the costs of labels from the same teachers do not add up."
     if m == 0:
         return 0.0, "The labels do not depend on the votes."
-    times = labels * Fraction(m)
-    share = float(_decimal(delta) / times)
-    if _decimal(share) * times > _decimal(delta):
+    teachers = labels * Fraction(m)
+    share = float(_decimal(delta) / teachers)
+    if _decimal(share) * teachers > _decimal(delta):
         share = math.nextafter(share, 0.0)
     epsilon = release.teacher_epsilon(share)
-    total = round_up(times * Fraction(epsilon)) if math.isfinite(epsilon) else math.inf
+    total = times(teachers, epsilon)
     factor = format_bound(m)
     cost = "no more than one teacher" if factor == "1" else f"at most {factor} times as much as one teacher"
     how = f"the costs of labels add up: {labels} x {factor} x ({format_bound(epsilon)}, {format_bound(share, 3)})"
     if release.fresh and labels > 1:
-        points = [point for point in PrivacyProfile.weakest(release.profiles).guarantees() if point.epsilon < math.inf]
-        label = [
-            PrivacyGuarantee(
-                epsilon=round_up(Fraction(m) * Fraction(point.epsilon)),
-                delta=min(1.0, round_up(Fraction(m) * Fraction(point.delta))),
-            )
-            for point in points
-        ]
-        composed = PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta) if label else math.inf
+        label = [multiple(point, Fraction(m)) for point in PrivacyProfile.weakest(release.profiles).guarantees()]
+        composed = PrivacyProfile.from_guarantee(*label).compose(labels).epsilon(delta)
         if composed < total:
             total, how = composed, f"the {labels} labels come from independent votes, so they compose"
     return total, f"A label costs {cost}, and {how}."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..arguments import checked
 from ..errors import InvalidArgument, check_integer, check_number
 from ..reprs import wrapped
 from .allocation import RandomAllocation
@@ -122,6 +123,7 @@ class TotalPrivacy:
         return "\n".join(map(wrapped, [*lines, "Assumptions:", *(f"- {one}" for one in self.assumptions)]))
 
 
+@checked
 def total_privacy(
     *,
     teachers: Sequence[PrivacyProfile | PrivacyGuarantee],
@@ -170,16 +172,12 @@ def total_privacy(
     (0.0751, 'publishing the teachers')
     """
     profiles = as_profiles("teachers", teachers)
-    if not isinstance(neighbours, str) or neighbours not in ("add/remove", "replace-one"):
-        raise InvalidArgument("neighbours", '"add/remove" or "replace-one"', neighbours)
     if neighbours == "replace-one":
         replaced = {(profile, profile.unit): profile.for_replacement() for profile in profiles}
         profiles = tuple(replace(replaced[one, one.unit], reading=one.reading) for one in profiles)
     unit = common_unit(profile.unit for profile in profiles)
     if unit.neighbours != neighbours:
         raise InvalidArgument("neighbours", f'"{unit.neighbours}", as the teachers promise', neighbours)
-    if allocation is not None and not isinstance(allocation, RandomAllocation):
-        raise InvalidArgument("allocation", "a RandomAllocation or None", allocation)
     if allocation is not None:
         if neighbours != "add/remove":
             raise InvalidArgument("neighbours", '"add/remove" with an allocation', neighbours)
@@ -191,8 +189,6 @@ def total_privacy(
         if unit.name not in ("record", allocation.unit):
             raise InvalidArgument("allocation", f"one in which each {unit.name} draws", f"unit={allocation.unit!r}")
         unit = replace(unit, name=allocation.unit)
-    if validation is not None and not isinstance(validation, PrivateValidation):
-        raise InvalidArgument("validation", "a PrivateValidation or None", validation)
     if allocation is not None and validation is None:
         validation = allocation.validation
     elif allocation is not None:
@@ -208,11 +204,15 @@ def total_privacy(
         jury = check_integer("the mechanism's jury", jury, low=1, high=len(profiles))
     labels = check_integer("labels", labels, low=1)
     delta = check_number("delta", delta, low=0.0, high=1.0)
-    if not isinstance(votes, str) or votes not in ("fixed", "fresh"):
-        raise InvalidArgument("votes", '"fixed" or "fresh"', votes)
     release = Release(profiles, affected, mechanism, labels, votes == "fresh", delta, allocation, unit, validation)
     keys = [key for key in ROUTES if allocation is not None or not key.startswith("allocation")]
-    routes = tuple(_route(key, *bound_of(key, release)) for key in keys)
+    bounds = [(key, *bound_of(key, release)) for key in keys]
+    routes = tuple(
+        PrivacyRoute(
+            key=key, epsilon=math.inf if epsilon is None else epsilon, explanation=why, applies=epsilon is not None
+        )
+        for key, epsilon, why in bounds
+    )
     best = min((route for route in routes if route.applies), key=lambda route: route.epsilon)
     return TotalPrivacy(
         epsilon=best.epsilon,
@@ -231,10 +231,4 @@ def total_privacy(
             validation=validation,
         ),
         unit=unit,
-    )
-
-
-def _route(key: RouteKey, epsilon: float | None, explanation: str) -> PrivacyRoute:
-    return PrivacyRoute(
-        key=key, epsilon=math.inf if epsilon is None else epsilon, explanation=explanation, applies=epsilon is not None
     )

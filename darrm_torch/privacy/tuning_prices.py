@@ -14,13 +14,13 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..arguments import checked
+from ..arguments import checked, validate
 from ..arrays import FloatArray
-from ..bisection import last_true
+from ..bisection import last_true, smallest_epsilon
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_law, for_draws
-from .guarantees import PrivacyGuarantee
+from .guarantees import PrivacyGuarantee, lower_hull
 from .profiles import PrivacyProfile, as_profiles
 from .ratios import RatioLaw, pair_law
 
@@ -58,10 +58,9 @@ class RandomRuns:
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", check_number("mean", self.mean, low=1.0, high=1000.0))
-        poisson = self.shape == math.inf
-        shape = math.inf if poisson else check_number("shape", self.shape, low=0.0, high=100.0, cure="Or infinity.")
-        object.__setattr__(self, "shape", shape)
+        validate(self, "mean", low=1.0, high=1000.0)
+        if self.shape != math.inf:
+            validate(self, "shape", low=0.0, high=100.0, cure="Or infinity.")
 
     @property
     def zero(self) -> float:
@@ -267,14 +266,7 @@ class _Price:
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon with that delta, rounded up; ``math.inf`` if there is none."""
-        if self.delta(0.0) <= delta:
-            return 0.0
-        high = 1.0
-        while self.delta(high) > delta:
-            high *= 2
-            if high > _LARGEST:
-                return math.inf
-        return last_true(lambda epsilon: self.delta(epsilon) <= delta, high, 0.0, tolerance=1e-9)
+        return smallest_epsilon(self.delta, delta)
 
     def _best(self, law: RatioLaw, epsilon: float) -> float:
         """What one or more runs cost, if all outcomes had the odds of this law."""
@@ -314,20 +306,10 @@ def _corners(runs: RandomRuns, ranks: FloatArray, most: FloatArray) -> tuple[Flo
     rights = np.concatenate([best, np.ravel(np.column_stack([high[:-1], high[1:]]))])
     heights = np.concatenate([least[:1], np.ravel(np.column_stack([least[:-1], tangent]))])
     rights, heights = rights * (1 + _SLACK) + _SLACK**2, np.maximum(heights * (1 - _SLACK) - _SLACK**2, 0.0)
-    kept = [(0.0, 0.0)]
     order = np.lexsort((heights, rights))
-    for point in zip(rights[order].tolist(), heights[order].tolist(), strict=True):
-        if point[0] == kept[-1][0]:  # the lowest of one column is there already
-            continue
-        while len(kept) > 1 and _slope(kept[-2], kept[-1]) >= _slope(kept[-1], point):
-            kept.pop()
-        kept.append(point)
-    corners = np.array(kept)
+    rights, lowest = np.unique(np.append(0.0, rights[order]), return_index=True)  # of one column the lowest counts
+    corners = np.array(lower_hull(zip(rights.tolist(), np.append(0.0, heights[order])[lowest].tolist(), strict=True)))
     return corners[:, 0], corners[:, 1]
-
-
-def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
-    return (two[1] - one[1]) / (two[0] - one[0])
 
 
 def _largest(corners: tuple[FloatArray, FloatArray], gain: FloatArray, cost: FloatArray) -> FloatArray:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal as D, localcontext
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from scipy import special
 
 from ..arrays import FloatArray
 from ..errors import InvalidArgument, check_integer
-from .guarantees import PrivacyGuarantee, round_up
+from .guarantees import PrivacyGuarantee, times
 
 __all__ = [
     "MOST_RECORDS",
@@ -100,7 +99,7 @@ def common_unit(units: Iterable[ProtectedUnit]) -> ProtectedUnit:
 
 def group_guarantee(guarantee: PrivacyGuarantee, records: int) -> PrivacyGuarantee:
     """Group privacy: what ``guarantee`` for one record promises to so many, rounded up."""
-    epsilon = round_up(records * Fraction(guarantee.epsilon)) if guarantee.epsilon < math.inf else math.inf
+    epsilon = times(records, guarantee.epsilon)
     if epsilon > 600.0:
         return PrivacyGuarantee(epsilon=epsilon, delta=float(guarantee.delta > 0))
     grown = math.fsum(math.exp(n * guarantee.epsilon) for n in range(records)) * guarantee.delta * (1 + 2.0**-40)
@@ -109,7 +108,7 @@ def group_guarantee(guarantee: PrivacyGuarantee, records: int) -> PrivacyGuarant
 
 @dataclass(frozen=True, eq=False)
 class GroupLoss:
-    """One Poisson-sampled Gaussian step with a unit of several records, against that step without the unit.
+    """One Poisson-sampled Gaussian step with a unit of one or more records, against that step without the unit.
 
     The pair of laws is the mixture of N(j, noise**2), where j of the records are in the batch with probability
     ``chances[j]``, and N(0, noise**2). The loss ``log(mixture(x) / normal(x))`` increases with x.
@@ -127,10 +126,9 @@ class GroupLoss:
 
     def at(self, x: FloatArray | float) -> FloatArray:
         """The loss at ``x``."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.chances)
+        logs = np.append(self.absent, np.log(self.chances[1:]))  # the logarithm of a number near 1 would lose digits
         terms = logs + self.counts * (np.asarray(x, dtype=np.float64)[..., None] - self.counts / 2) / self.noise**2
-        return np.asarray(special.logsumexp(terms, axis=-1))
+        return np.asarray(np.logaddexp.reduce(terms, axis=-1))
 
     def where(self, losses: npt.NDArray[np.floating[Any]]) -> FloatArray:
         """The x at which the loss is ``losses``; -inf at and below the smallest one."""
@@ -144,15 +142,12 @@ class GroupLoss:
         present = self.counts > 0
         counts, logs = self.counts[present], np.log(self.chances[present])
         # e^loss - chances[0] is a sum of exponentials whose logarithm is convex and at least linear in x: from the
-        # right, Newton's method converges.
-        some = -math.expm1(self.absent)  # the probability that a record is there
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            near = np.log(np.maximum(np.expm1(np.minimum(losses, 1.0)) + some, 0.0))
-            far = losses + np.log1p(-math.exp(self.absent) * np.exp(-np.maximum(losses, 1.0)))
-            goals = np.where(losses < 1.0, near, far)
-            x = ((goals[:, None] - logs) * (self.noise**2 / counts) + counts / 2).min(axis=1)
+        # right, Newton's method converges. With one exponential, x is exact.
+        with np.errstate(divide="ignore"):
+            goals = losses + np.log(-np.expm1(np.minimum(self.absent - losses, 0.0)))
+        x = ((goals[:, None] - logs) * (self.noise**2 / counts) + counts / 2).min(axis=1)
         live = np.isfinite(x)
-        for _ in range(60):
+        for _ in range(60 if len(counts) > 1 else 0):
             terms = logs + counts * (x[live, None] - counts / 2) / self.noise**2
             top = terms.max(axis=1, keepdims=True)
             weights = np.exp(terms - top)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import InvalidArgument, check_integer, check_number
+from ..arguments import validate
+from ..errors import InvalidArgument, check_integer
 from .guarantees import PrivacyGuarantee
 from .profiles import PrivacyProfile
 
@@ -42,9 +43,8 @@ class PrivateValidation:
     reads: Reads = "labels"
 
     def __post_init__(self) -> None:
-        epsilon = check_number("epsilon", self.epsilon, low=2.0**-12, high=64.0)
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "releases", check_integer("releases", self.releases, low=1, high=1000))
+        validate(self, "epsilon", low=2.0**-12, high=64.0)
+        validate(self, "releases", check_integer, low=1, high=1000)
         if not isinstance(self.reads, str) or self.reads not in ("labels", "teachers", "student"):
             raise InvalidArgument("reads", '"labels", "teachers" or "student"', self.reads)
 

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     names, folder, screen = options.names or NAMES, options.folder, sys.stderr if options.json else sys.stdout
     if any(name.startswith("labels") for name in names):
         start_workers_early()
-    from darrm_torch.errors import InvalidArgument, check_integer
+    from darrm_torch.errors import check_integer
     from darrm_torch.files import make_private_folder
 
     from .listing import listing
@@ -76,10 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
     for seed in options.seeds:
         check_integer("seeds", seed, low=0)
-    try:
-        make_private_folder(folder)
-    except OSError as error:
-        raise InvalidArgument("--out", "a folder", str(folder), error.strerror or "") from None
+    make_private_folder(folder, "--out")
     for name in names:
         start = time.perf_counter()
         experiments(options)[name]().write(folder)

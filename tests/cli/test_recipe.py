@@ -57,7 +57,7 @@ MISTAKES = [
     (("demo", "--limit", "-5"), "darrm: error: --limit must be"),
     (("demo", "--data", "nothing"), "darrm: error: --data must be one of"),
     (("reproduce", "losses", "--seeds", "-1"), "darrm: error: --seeds must be an integer >= 0"),
-    (("reproduce", "losses", "--out", "junk.pt"), "darrm: error: --out must be a folder, got 'junk.pt'"),
+    (("reproduce", "losses", "--out", "junk.pt"), "--out must be a folder that exists or can be created, got"),
     (("reproduce", "everything"), "name must be one of problem-setting"),
 ]  # fmt: skip
 
