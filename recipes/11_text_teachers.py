@@ -60,7 +60,13 @@ def falling(steps: int) -> Any:
     return functools.partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.05, total_iters=steps)
 
 
-NOISY: Any = {"epochs": 5, "learning_rate": 3e-2, "optimizer": torch.optim.Adam, "schedule": falling(40)}
+NOISY: Any = {
+    "epochs": 20,
+    "learning_rate": 1e-2,
+    "max_grad_norm": 0.3,
+    "optimizer": torch.optim.Adam,
+    "schedule": falling(160),
+}
 PLAIN: Any = {"epochs": 5, "learning_rate": 1e-2, "optimizer": torch.optim.Adam, "schedule": falling(155)}
 PLAN = rivals.Plan(
     total=dt.PrivacyGuarantee(epsilon=2.0, delta=1e-5),
@@ -242,7 +248,7 @@ def load_teacher(folder: Path) -> nn.Module:
     """The public transformer, frozen, with a new LoRA adapter; the head is trained, too."""
     from peft import LoraConfig, TaskType, get_peft_model
 
-    adapter = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, lora_alpha=2, target_modules=["Wqkv"])
+    adapter = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, lora_alpha=16, target_modules=["Wqkv"])
     return get_peft_model(load_base(folder), adapter)
 
 
