@@ -75,14 +75,18 @@ def test_lora_teachers_of_texts(texts: Any, tmp_path: Path) -> None:
     except dt.DarrmError:
         pytest.skip("no package lists of Debian")
     plan = dataclasses.replace(texts.PLAN.small(), teachers=3, records=380)
+    task = texts.split(synopses[::10], seed=0)
     for count in range(2):
-        results = texts.run_seed(tmp_path, synopses[::10], seed=0, plan=plan)
+        base = texts.make_base(tmp_path, task.public, epochs=1)
+        results = texts.run_seed(tmp_path / "seed-0", task, base, seed=0, plan=plan)
         assert [*results.accuracies] == ["private", "plain", "one", "public", "majority"]
         assert results.total.epsilon <= plan.total.epsilon
         assert results.total.route.name == "random allocation"
         if count == 0:
-            paid = dt.PrivacyLedger(tmp_path / "labels.ledger").count
-    assert dt.PrivacyLedger(tmp_path / "labels.ledger").count == paid > 0
+            paid = dt.PrivacyLedger(tmp_path / "seed-0" / "labels.ledger").count
+            weights = (base / "model.safetensors").read_bytes()
+    assert dt.PrivacyLedger(tmp_path / "seed-0" / "labels.ledger").count == paid > 0
+    assert (base / "model.safetensors").read_bytes() == weights
 
 
 def test_one_synopsis_for_each_source_package(texts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
