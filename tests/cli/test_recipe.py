@@ -48,7 +48,8 @@ def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, second
     _, error = process.communicate(timeout=60)
     # Python ends itself by the signal where that reached code run by an extension module. A shell reports 130 for both.
     assert process.returncode in (130, -signal.SIGINT), error
-    assert error.endswith("darrm: stopped; run the same command again to go on\n")
+    # On a busy machine the command itself may not have begun: then there is nothing to go on with.
+    assert error.endswith(("darrm: stopped\n", "darrm: stopped; run the same command again to go on\n"))
     assert "Traceback" not in error
 
 
