@@ -184,7 +184,7 @@ class VotingTeachers(nn.ModuleList):
         ballots = torch.stack([ballot.cpu() for ballot in self._ballots(inputs, numbers, self._preferred)])
         votes, leads, sizes = ballots.unbind(dim=-1)  # (len(numbers), rows)
         # Which votes a teacher casts again depends on its own votes alone: no vote may depend on another teacher.
-        roundings = [self._rounding(number, size_of(inputs)) for number in numbers]
+        roundings = self._roundings(numbers, size_of(inputs))
         sampled = [rounding.sample(leads.shape[1]) for rounding in roundings]
         close = leads < torch.tensor([rounding.margin for rounding in roundings])[:, None] * sizes
         close |= torch.arange(leads.shape[1]) < torch.tensor(sampled)[:, None]
@@ -206,13 +206,17 @@ class VotingTeachers(nn.ModuleList):
                 votes[place, row] = vote
         return [vote.long() for vote in votes]
 
-    def _rounding(self, number: int, rows: int) -> Rounding:
-        """What is known about rounding errors of a teacher, as it is now, in batches of about as many rows."""
-        state = self._state(range(len(self)))
+    def _roundings(self, numbers: Sequence[int], rows: int) -> list[Rounding]:
+        """What is known about rounding errors of these teachers, as they are now, in batches of about as many rows."""
+        state, size = self._state(range(len(self))), rows.bit_length()
         if self._known is None or self._known[0] != state:
             self._known = state, {}
-        kinds = (weight.dtype for weight in self[number].parameters() if weight.is_floating_point())
-        return self._known[1].setdefault((number, rows.bit_length()), Rounding(kinds))
+        known = self._known[1]
+        for number in numbers:
+            if (number, size) not in known:
+                weights = self[number].parameters()
+                known[number, size] = Rounding(weight.dtype for weight in weights if weight.is_floating_point())
+        return [known[number, size] for number in numbers]
 
     @torch.no_grad()
     def _ballots(
