@@ -23,7 +23,7 @@ from ..files import write_whole
 from ..mechanisms.noise_free import NoiseFreeMajority
 from ..teachers.checkpoints import Checkpoint, load_teacher, weights_digest
 from ..teachers.shards import open_private
-from ..teachers.structures import Structure, rows_of
+from ..teachers.structures import Structure, checked_device, rows_of
 from .identity import checked_inputs, input_digests
 from .labeler import PrivateLabeler
 from .questions import checked_findings, class_numbers, classes_of_votes, label_shape
@@ -72,11 +72,7 @@ class StoredTeacher:
     ) -> None:
         self.file, self._build, self._dtype = Path(file), build_model, dtype
         self._classes, self.findings = class_numbers(classes), checked_findings(findings, classes)
-        try:
-            torch.device(device)
-        except RuntimeError:
-            raise InvalidArgument("device", "cpu or cuda", device) from None
-        self._device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
+        self._device = checked_device(device)
         self._weights = weights_digest(Checkpoint.read(file).weights)
         self.digest = self._weights if dtype is None else f"{self._weights} {dtype}"
         self._loaded: VotingTeachers | None = None

@@ -23,6 +23,7 @@ __all__ = [
     "as_arguments",
     "batches_of",
     "call",
+    "checked_device",
     "class_logits",
     "device_of",
     "evaluating",
@@ -76,6 +77,19 @@ def mapped(inputs: Structure, function: Callable[[Tensor], Any]) -> Structure:
 def size_of(inputs: Structure) -> int:
     """B, the number of inputs."""
     return len(next(tensors_of(inputs))[1])
+
+
+def checked_device(device: str) -> str:
+    """The device, or the CPU in place of a GPU where there is no CUDA.
+
+    Raises:
+        InvalidArgument: Torch knows no such device.
+    """
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise InvalidArgument("device", "cpu or cuda", device) from None
+    return "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
 
 
 def device_of(inputs: Structure) -> torch.device:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 from tqdm.auto import tqdm
@@ -33,7 +32,7 @@ from .reading import drawn_rate
 from .records import data_digest, example_of, shard_of
 from .secure import SECURE
 from .shards import Shards, as_shards, open_private
-from .structures import tensors_of
+from .structures import checked_device, tensors_of
 from .workers import cores, prepare_workers
 
 __all__ = ["check_training", "train_teachers"]
@@ -229,7 +228,7 @@ def train_teachers(
             _run_jobs(executor, missing, job_with, store, at_once=workers or len(missing))
     else:
         if workers is None:
-            workers = 1 if device.startswith("cuda") and torch.cuda.is_available() else cores()
+            workers = 1 if checked_device(device).startswith("cuda") else cores()
         # First as many teachers as divide evenly among the workers; then the rest, with more threads each.
         even = len(missing) - len(missing) % workers
         with bar, _processes(min(workers, len(missing)), bar) as (pool, tick):
@@ -348,10 +347,7 @@ def check_training(
     """
     if workers is not None:
         check_integer("workers", workers, low=1, high=1024)
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise InvalidArgument("device", "cpu or cuda", device) from None
+    checked_device(device)
     example = example_of(dataset)
     noise = 1.0 if settings.noise_multiplier is None and private else settings.noise_multiplier
     step = replace(settings, noise_multiplier=noise, batch_size=1, epochs=1)
