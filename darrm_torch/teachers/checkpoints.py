@@ -164,7 +164,8 @@ def _in_all(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def filled_buffers(module: Any, initial: Any) -> list[str]:
     """Names of buffers that training may have filled; of a state dict, only running statistics are known to be such.
 
-    Those that equal the weights ``initial`` were not filled.
+    So may the weights of an embedding with ``max_norm``, which rescales each word that it meets. Those that equal the
+    weights ``initial`` were not filled.
     """
     before: dict[str, Tensor] = {}
     for _, names, value in [] if initial is None else _tensors_by_names(initial):
@@ -172,7 +173,9 @@ def filled_buffers(module: Any, initial: Any) -> list[str]:
     if isinstance(module, Mapping):
         buffers = {name for name in module if name.endswith(("running_mean", "running_var"))}
     else:
-        buffers = {name for name, _ in unwrap_module(module).named_buffers()}
+        bare = unwrap_module(module)
+        rescaled = (name for name, part in bare.named_modules() if getattr(part, "max_norm", None) is not None)
+        buffers = {name for name, _ in bare.named_buffers()} | {f"{name}.weight".lstrip(".") for name in rescaled}
     return [
         name
         for name, names, value in _tensors_by_names(module)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .checkpoints import FORMAT, FORMAT_KEY
-from .clipping import first_parameters, ghost_gradients, no_gradients, private_optimizer
+from .clipping import first_parameters, ghost_gradients, mend_gradients, no_gradients, private_optimizer
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
@@ -139,6 +139,7 @@ def _without_known_warnings() -> Iterator[None]:
             "Secure RNG turned off",  # it needs torchcsprng, which is no longer published
             "Full backward hook is firing",
             "grad and param do not obey the gradient layout contract",
+            "In CPU autocast",  # Opacus' functorch mode, with inputs of integers
         ):
             warnings.filterwarnings("ignore", message=message)
         yield
@@ -226,7 +227,8 @@ def train_teacher(
             generators are left as they were, so nothing drawn later shows what was drawn here.
 
     Raises:
-        UnprovenPrivacy: training with privacy changed a buffer of the model.
+        UnprovenPrivacy: training with privacy changed a buffer of the model, or reading a batch one of its weights; or
+            one record's gradient depends on the others'.
     """
     with torch.random.fork_rng(range(torch.cuda.device_count()) if device.startswith("cuda") else []):
         first, second = seeds or (secrets.randbits(63), secrets.randbits(63))
@@ -283,7 +285,15 @@ def _train(
             first.extend(first_parameters(network, inputs))
             _train_mode(private)
         positional, named = as_arguments(network, inputs)  # the wrapper would take anything
-        return _losses(settings.loss, private(*positional, **named), targets, kept)
+        versions = {name: parameter._version for name, parameter in network.named_parameters()}
+        outputs = private(*positional, **named)
+        for name, parameter in network.named_parameters():
+            if accountant is not None and parameter._version != versions[name]:
+                raise UnprovenPrivacy(
+                    f"the network changes its weight {name} when it reads a batch, which no accountant counts. Leave "
+                    "max_norm out of embeddings"
+                )
+        return _losses(settings.loss, outputs, targets, kept)
 
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
@@ -345,9 +355,15 @@ def _made_private(
 
     ModuleValidator.validate(network, strict=True)
     ghost = settings.grad_sample_mode == "ghost"
+    if ghost and any(getattr(part, "scale_grad_by_freq", False) for part in network.modules()):
+        raise UnprovenPrivacy(
+            "with scale_grad_by_freq, the gradient of a record depends on the others of its batch, which ghost "
+            'clipping does not see. Leave it out, or use grad_sample_mode="hooks"'
+        )
     # Norms of gradients themselves: those of Gram products cancel in float32, and a record could exceed the bound.
     bound = {"max_grad_norm": settings.max_grad_norm, "use_ghost_clipping": False} if ghost else {}
     private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean", **bound)
+    mend_gradients(private)
     if not ghost:
         private.forbid_grad_accumulation()  # Opacus does so with its own samplers
     accountant = create_accountant("prv")

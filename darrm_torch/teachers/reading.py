@@ -242,8 +242,8 @@ def read_privacy(
         if buffers := filled_buffers(module, initial):
             notes.vouched(
                 "buffers",
-                f"the buffer {buffers[0]} may hold statistics of raw training batches, which no accountant counts. Use "
-                "GroupNorm in place of BatchNorm (opacus.validators.ModuleValidator.fix); "
+                f"{buffers[0]} may hold statistics of raw training batches, which no accountant counts. Use GroupNorm "
+                "in place of BatchNorm (opacus.validators.ModuleValidator.fix), and no max_norm in an embedding; "
                 'accept=["buffers"] if it is constant or comes from public data alone',
                 f"The caller vouches that {', '.join(buffers)} come from public data alone.",
             )

@@ -118,7 +118,7 @@ def train_teachers(
             shards, a private folder that others can read, a finished training with a random allocation of which files
             are missing, or a file in the folder that is damaged, was trained with other settings, on other data or with
             other shards, or was written by a newer version.
-        UnprovenPrivacy: training changes a buffer of the network.
+        UnprovenPrivacy: training changes the network other than by its noisy steps, see :func:`train_teacher`.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
@@ -343,7 +343,7 @@ def check_training(
 
     Raises:
         InvalidArgument: it fails, or ``workers`` or ``device`` is no such thing.
-        UnprovenPrivacy: training changes a buffer of the network.
+        UnprovenPrivacy: training changes the network other than by its noisy steps, see :func:`train_teacher`.
     """
     if workers is not None:
         check_integer("workers", workers, low=1, high=1024)

@@ -22,7 +22,7 @@ from darrm_torch import (
     UnprovenPrivacy,
     read_privacy,
 )
-from darrm_torch.teachers.checkpoints import weights_digest
+from darrm_torch.teachers.checkpoints import filled_buffers, weights_digest
 from darrm_torch.teachers.reading import read_teachers
 from tests.teachers.helpers import RUNS, STEPS, Net, Teacher, noisy, save
 
@@ -378,9 +378,20 @@ class Centred(Net):
 @pytest.mark.parametrize("persistent", [True, False])
 def test_buffers_fed_by_raw_batches_are_refused_unless_named(persistent):
     teacher = Teacher(net=Centred(persistent))
-    with pytest.raises(UnprovenPrivacy, match=r"the buffer mean may hold statistics of raw training batches"):
+    with pytest.raises(UnprovenPrivacy, match=r"mean may hold statistics of raw training batches"):
         teacher.read()
     assert any("vouches that mean" in note for note in teacher.read(accept=["buffers"]).reading.notes)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_an_embedding_that_rescales_the_words_of_raw_batches_is_refused(within: bool) -> None:
+    words: nn.Module = nn.Embedding(5, 3, max_norm=1.0)
+    net = nn.Sequential(words, nn.Linear(3, 2)) if within else words
+    name = "0.weight" if within else "weight"
+    assert filled_buffers(net, None) == [name]
+    assert filled_buffers(net, copy.deepcopy(net.state_dict())) == []
+    words.max_norm = None
+    assert filled_buffers(net, None) == []
 
 
 def test_a_reading_without_weights_is_an_assumption_of_the_report(teacher):
