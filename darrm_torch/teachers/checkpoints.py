@@ -33,6 +33,7 @@ __all__ = [
     "copy_teacher",
     "equal_bits",
     "filled_buffers",
+    "held_tensors",
     "load_teacher",
     "migrate",
     "read_teacher_file",
@@ -145,9 +146,20 @@ def common_constants(modules: Sequence[Any]) -> dict[str, Tensor]:
     """The same of buffers that no state dict holds, such as the positions of tokens."""
     constants = []
     for module in modules:
-        saved, whole = state_of(module), () if isinstance(module, Mapping) else unwrap_module(module).named_buffers()
-        constants.append({".".join(unwrap_name(name)): value for name, value in whole if name not in saved})
+        saved, whole = state_of(module), {} if isinstance(module, Mapping) else held_tensors(unwrap_module(module))
+        constants.append({".".join(unwrap_name(name)): value for name, value in whole.items() if name not in saved})
     return _in_all(constants)
+
+
+def held_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What training could change besides the weights: buffers, and tensors that are attributes of a layer."""
+    attributes = {
+        f"{name}.{key}".lstrip("."): value
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    }
+    return dict(module.named_buffers()) | attributes
 
 
 def _in_all(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -162,7 +174,7 @@ def _in_all(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def filled_buffers(module: Any, initial: Any) -> list[str]:
-    """Names of buffers that training may have filled; of a state dict, only running statistics are known to be such.
+    """Names of buffers and attributes that training may have filled; of a state dict, only running statistics are such.
 
     So may the weights of an embedding with ``max_norm``, which rescales each word that it meets. Those that equal the
     weights ``initial`` were not filled.
@@ -175,7 +187,7 @@ def filled_buffers(module: Any, initial: Any) -> list[str]:
     else:
         bare = unwrap_module(module)
         rescaled = (name for name, part in bare.named_modules() if getattr(part, "max_norm", None) is not None)
-        buffers = {name for name, _ in bare.named_buffers()} | {f"{name}.weight".lstrip(".") for name in rescaled}
+        buffers = held_tensors(bare).keys() | {f"{name}.weight".lstrip(".") for name in rescaled}
     return [
         name
         for name, names, value in _tensors_by_names(module)
@@ -190,7 +202,7 @@ def _tensors_by_names(module: Any) -> list[tuple[str, set[str], Tensor]]:
     """Each weight and buffer, also those that are not saved: its name, and its names without wrappers and prefixes."""
     state = dict(state_of(module))
     if not isinstance(module, Mapping):
-        state |= dict(unwrap_module(module).named_buffers())
+        state |= held_tensors(unwrap_module(module))
     parts = {name: unwrap_name(name) for name in state}
     shared = len(os.path.commonprefix([*parts.values()]))  # noqa: RUF071 - lists of parts
     return [

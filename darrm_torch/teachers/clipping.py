@@ -10,9 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from .secure import SecureRandom
-from .structures import Structure, call
+from .structures import Structure, call, mapped
 
-__all__ = ["first_parameters", "ghost_gradients", "mend_gradients", "no_gradients", "private_optimizer"]
+__all__ = [
+    "are_apart",
+    "first_parameters",
+    "ghost_gradients",
+    "mend_gradients",
+    "no_gradients",
+    "private_optimizer",
+]
 
 
 def private_optimizer(
@@ -72,6 +79,32 @@ def private_optimizer(
         expected_batch_size=expected_batch_size,
         generator=generator,
     )
+
+
+def are_apart(network: nn.Module, losses_of: Callable[[Any], Tensor], batch: Any) -> bool:
+    """Whether the loss of a record does not change with the others of its batch, which clipping relies on.
+
+    The first record is read with the others and with copies of itself, under the same random numbers. The weights are
+    moved a little while that is done: layers that begin with zeros would hide what is before them.
+
+    Args:
+        network: the network that is trained.
+        losses_of: returns the losses ``(B,)`` of a batch.
+        batch: inputs and targets of a few records, ``(B, ...)`` each.
+    """
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    kept = [parameter.detach().clone() for parameter in trained]
+    device = trained[0].device if trained else torch.device("cpu")
+    losses = []
+    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for parameter in trained:
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        for others in (batch, mapped(batch, lambda part: part[:1].expand_as(part))):
+            torch.manual_seed(0)
+            losses.append(losses_of(others)[0].double().nan_to_num())
+        for parameter, weights in zip(trained, kept, strict=True):
+            parameter.copy_(weights)
+    return bool(torch.isclose(*losses, rtol=1e-3, atol=1e-6))
 
 
 def mend_gradients(module: Any) -> None:

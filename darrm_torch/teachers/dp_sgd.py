@@ -12,7 +12,7 @@ import functools
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -23,8 +23,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from .checkpoints import FORMAT, FORMAT_KEY
-from .clipping import first_parameters, ghost_gradients, mend_gradients, no_gradients, private_optimizer
+from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
+from .clipping import are_apart, first_parameters, ghost_gradients, mend_gradients, no_gradients, private_optimizer
+from .optimizers import check_real
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
@@ -205,6 +206,15 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
             gradient.zero_()
 
 
+def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    for name, buffer in held_tensors(model).items():
+        if not (name in before and torch.equal(buffer, before[name])):
+            raise UnprovenPrivacy(
+                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
+                "counts. Use layers without running statistics, such as GroupNorm"
+            )
+
+
 @_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
@@ -257,7 +267,7 @@ def _train(
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
     _train_mode(network)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
     schedule = None if settings.schedule is None else settings.schedule(optimizer)
@@ -272,16 +282,16 @@ def _train(
         loader = DataLoader(rows, batch_sampler=batches, collate_fn=list)
     first: list[Tensor] = []  # those whose batch gradients are computed
 
-    def losses_of(rows: list[int], kept: Tensor | None = None) -> Tensor:
-        inputs, targets = batch_of(dataset, rows, device)
-        finite = finite_rows((inputs, targets), len(rows)).to(device)
+    def losses_of(batch: tuple[Any, Any], count: int, kept: Tensor | None = None) -> Tensor:
+        inputs, targets = batch
+        finite = finite_rows((inputs, targets), count).to(device)
         kept = finite if kept is None else finite & kept
         if not bool(kept.all()):
             inputs, targets = zeros_unless(kept, (inputs, targets))
         if trunk is not None:
             with torch.no_grad():
                 inputs = call(trunk, inputs)
-        if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
+        if accountant is not None and settings.grad_sample_mode == "hooks" and torch.is_grad_enabled() and not first:
             first.extend(first_parameters(network, inputs))
             _train_mode(private)
         positional, named = as_arguments(network, inputs)  # the wrapper would take anything
@@ -295,16 +305,29 @@ def _train(
                 )
         return _losses(settings.loss, outputs, targets, kept)
 
+    def losses(rows: list[int]) -> Tensor:
+        return losses_of(batch_of(dataset, rows, device), len(rows))
+
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
-            (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+            (losses(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
         elif not part:
             no_gradients(optimizer, ghost=ghost)
         elif ghost:
-            ghost_gradients(private, functools.partial(losses_of, part))
+            ghost_gradients(private, functools.partial(losses_of, batch_of(dataset, part, device), len(part)))
         else:
-            losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
+            losses(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
+    if accountant is not None and len(rows) > 1:
+        few = [*range(min(len(rows), 8))]
+        apart = are_apart(network, functools.partial(losses_of, count=len(few)), batch_of(dataset, few, device))
+        _check_buffers(model, buffers)
+        if not apart:
+            raise UnprovenPrivacy(
+                "the loss of a record depends on the other records of its batch, so clipping does not bound what one "
+                "of them changes. Use GroupNorm in place of BatchNorm, batch_first=True in attention and recurrent "
+                "layers, and a loss for each record by itself"
+            )
     for _ in range(settings.epochs):
         for batch in loader:
             optimizer.zero_grad()
@@ -322,12 +345,8 @@ def _train(
             if schedule is not None:
                 schedule.step()
             on_step()
-    for name, buffer in model.named_buffers():
-        if accountant is not None and not torch.equal(buffer, buffers[name]):
-            raise UnprovenPrivacy(
-                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
-                "counts. Use layers without running statistics, such as GroupNorm"
-            )
+    if accountant is not None:
+        _check_buffers(model, buffers)
     return {
         FORMAT_KEY: FORMAT,
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
@@ -354,6 +373,7 @@ def _made_private(
     from opacus.validators import ModuleValidator
 
     ModuleValidator.validate(network, strict=True)
+    check_real(network.parameters())
     ghost = settings.grad_sample_mode == "ghost"
     if ghost and any(getattr(part, "scale_grad_by_freq", False) for part in network.modules()):
         raise UnprovenPrivacy(

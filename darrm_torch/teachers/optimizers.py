@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from ..errors import UnprovenPrivacy, check_integer
 
-__all__ = ["History", "check_optimizer", "counted_steps", "is_private", "source_of_noise"]
+__all__ = ["History", "check_optimizer", "check_real", "counted_steps", "is_private", "source_of_noise"]
 
 History = tuple[tuple[float, float, int], ...]
 
@@ -20,31 +20,66 @@ def is_private(optimizer: Any) -> bool:
     return hasattr(optimizer, "attach_step_hook")
 
 
+def check_real(weights: Iterable[Any]) -> None:
+    """Refuse complex weights: each of the two parts of Torch's complex noise has half the variance.
+
+    Raises:
+        UnprovenPrivacy: a weight is complex.
+    """
+    if any(weight.is_complex() for weight in weights):
+        raise UnprovenPrivacy(
+            "noise on complex weights has half the variance in their real and imaginary parts, so it is less than the "
+            "accountant counts. Train the two parts as real weights"
+        )
+
+
 def counted_steps(history: History, optimizer: Any, steps: int | None) -> bool:
-    """Check the recorded steps against every other count; False if there is none."""
+    """Check the recorded steps against every other count; False if there is none.
+
+    Args:
+        history: what the accountant recorded.
+        optimizer: the optimizer, or its state dict from a file.
+        steps: the number of steps that the caller knows.
+
+    Raises:
+        UnprovenPrivacy: they differ.
+    """
     recorded = sum(count for *_, count in history)
     if steps is not None and check_integer("steps", steps, low=0) != recorded:
         raise UnprovenPrivacy(
             f"the accountant recorded {recorded} steps, but {steps} were taken. A training run that was resumed "
             "without its accountant's state forgets the steps before: load the state dict of the accountant too"
         )
-    state = getattr(optimizer, "state", {})
-    counters = [int(values["step"]) for values in state.values() if isinstance(values, dict) and "step" in values]
+    counters = [
+        int(values["step"]) for values in _states(optimizer) if isinstance(values, Mapping) and "step" in values
+    ]
     if max(counters, default=0) > recorded:
         raise UnprovenPrivacy(
             f"the optimizer took {max(counters)} steps, the accountant recorded {recorded}: some steps had no privacy. "
             "Keep the accountant's state with the optimizer's, and do not call original_optimizer.step()"
         )
-    return steps is not None or bool(counters)
+    return steps is not None or any(counters)
+
+
+def _states(optimizer: Any) -> Collection[Any]:
+    """What an optimizer, or its state dict, remembers of each weight."""
+    state = optimizer.get("state") if isinstance(optimizer, Mapping) else getattr(optimizer, "state", None)
+    return state.values() if isinstance(state, Mapping) else ()
+
+
+def _count(step: Any) -> int:
+    """A counter of steps, which may come from a file; zero for anything else."""
+    single = isinstance(step, int | float) or (isinstance(step, torch.Tensor) and step.numel() == 1)
+    return int(step) if single and math.isfinite(step) else 0
 
 
 def check_optimizer(source: Any, module: Any, optimizer: Any, history: History) -> float | None:
     """The sample rate that the optimizer reports for each batch, where it can be seen."""
     if optimizer is None:
         return None
-    if hasattr(optimizer, "unclipped_num_std"):  # AdaClipDPOptimizer
+    if hasattr(optimizer, "unclipped_num_std") or hasattr(optimizer, "_adjusted_noise_multiplier"):
         raise UnprovenPrivacy(
-            "AdaClipDPOptimizer divides its noisy count of unclipped gradients by the exact size of the batch, which "
+            "adaptive clipping divides its noisy count of unclipped gradients by the exact size of the batch, which "
             "reveals more than the accountant counts: its theorem divides by a constant. Train again with "
             'clipping="flat" or "per_layer"'
         )

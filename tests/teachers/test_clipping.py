@@ -218,3 +218,86 @@ def test_secure_noise_has_the_declared_size(mode: Any) -> None:
     torch.manual_seed(1)
     start = build().weight.detach()
     assert float((record["module_state_dict"]["weight"] - start).std()) == pytest.approx(1.0, rel=0.04)
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs - inputs.mean(0, keepdim=True)
+
+
+class AcrossRecords(nn.Module):
+    """Attention whose first dimension is the sequence, as by default, for inputs whose first is the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from opacus.layers import DPMultiheadAttention
+
+        self.attention = DPMultiheadAttention(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.attention(inputs, inputs, inputs)[0]
+        return outputs
+
+
+class Remembers(nn.Module):
+    """Keeps a mean of raw batches in an attribute that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and len(inputs):
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0).detach()
+        return inputs + 0 * self.mean
+
+
+def mixing(part: Callable[[], nn.Module]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(2), part(), nn.Flatten(), nn.Linear(16, 2))
+
+
+MIXING = {
+    "mean": Centred,
+    "BatchNorm": lambda: nn.BatchNorm1d(1, affine=False, track_running_stats=False),
+    "attention": lambda: nn.Sequential(nn.Unflatten(2, (4, 4)), nn.Flatten(1, 2), AcrossRecords()),
+    "behind zeros": lambda: nn.Sequential(Centred(), zero_network(), nn.Linear(2, 16)),
+}
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("part", MIXING.values(), ids=MIXING)
+def test_a_network_that_mixes_the_records_of_a_batch_is_refused(part: Callable[[], nn.Module], mode: Any) -> None:
+    with pytest.raises(UnprovenPrivacy, match="depends on the other records of its batch"):
+        weights(records(), replace(SETTINGS, grad_sample_mode=mode), partial(mixing, part))
+
+
+def test_a_loss_that_mixes_the_records_of_a_batch_is_refused() -> None:
+    weighted = replace(SETTINGS, loss=weighted_mean)
+    with pytest.raises(UnprovenPrivacy, match="and a loss for each record by itself"):
+        weights(records(), weighted)
+    assert_alike(weights(records(count=1), SETTINGS), weights(records(count=1), replace(SETTINGS, loss=plain_losses)))
+
+
+def plain_losses(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def weighted_mean(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Weights of classes, divided by their mean in the batch, as Torch's own mean does."""
+    shares = torch.where(targets == 1, 9.0, 1.0)
+    return plain_losses(outputs, targets) * shares / shares.mean()
+
+
+def test_statistics_in_an_attribute_are_refused() -> None:
+    build = partial(nn.Sequential, nn.Flatten(), Remembers(), nn.Linear(16, 2))
+    with pytest.raises(UnprovenPrivacy, match=r"training changed the buffer 1\.mean"):
+        weights(records(), SETTINGS, build)
+
+
+def test_complex_weights_are_refused() -> None:
+    """Each part of Torch's complex noise has half the variance."""
+    build = partial(nn.Sequential, nn.Flatten(), nn.Linear(16, 2, dtype=torch.complex64))
+    with pytest.raises(UnprovenPrivacy, match="noise on complex weights has half the variance"):
+        weights(records(), SETTINGS, build)
