@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,10 @@ __all__ = [
     "held_tensors",
     "load_teacher",
     "migrate",
+    "mixing_layers",
     "read_teacher_file",
     "tuned_profile",
+    "unlike",
     "weights_digest",
 ]
 
@@ -179,22 +181,36 @@ def filled_buffers(module: Any, initial: Any) -> list[str]:
     So may the weights of an embedding with ``max_norm``, which rescales each word that it meets. Those that equal the
     weights ``initial`` were not filled.
     """
-    before: dict[str, Tensor] = {}
-    for _, names, value in [] if initial is None else _tensors_by_names(initial):
-        before |= dict.fromkeys(names, value)
     if isinstance(module, Mapping):
         buffers = {name for name in module if name.endswith(("running_mean", "running_var"))}
     else:
         bare = unwrap_module(module)
         rescaled = (name for name, part in bare.named_modules() if getattr(part, "max_norm", None) is not None)
         buffers = held_tensors(bare).keys() | {f"{name}.weight".lstrip(".") for name in rescaled}
+    filled = {name: value for name, _, value in _tensors_by_names(module) if name in buffers}
     return [
         name
-        for name, names, value in _tensors_by_names(module)
-        if name in buffers
-        and not name.endswith("num_batches_tracked")
-        and not any(one in before and equal_bits(value, before[one]) for one in names)
-        and bool((value != name.endswith("running_var")).any())
+        for name in unlike(module, initial, filled)
+        if not name.endswith("num_batches_tracked") and bool((filled[name] != name.endswith("running_var")).any())
+    ]
+
+
+def mixing_layers(module: Any) -> list[str]:
+    """Names of layers of batch normalisation without running statistics, which read whole batches, in voting too."""
+    layers = () if isinstance(module, Mapping) else unwrap_module(module).named_modules()
+    kind = nn.modules.batchnorm._BatchNorm
+    return [name or "it" for name, part in layers if isinstance(part, kind) and part.running_mean is None]
+
+
+def unlike(module: Any, initial: Any, names: Collection[str]) -> list[str]:
+    """Those of these weights and buffers that do not equal the weights ``initial``, bit for bit."""
+    before: dict[str, Tensor] = {}
+    for _, aliases, value in [] if initial is None else _tensors_by_names(initial):
+        before |= dict.fromkeys(aliases, value)
+    return [
+        name
+        for name, aliases, value in _tensors_by_names(module)
+        if name in names and not any(one in before and equal_bits(value, before[one]) for one in aliases)
     ]
 
 
@@ -401,6 +417,7 @@ _FIELDS = {
     "shard_size": int,
     "shard": int,
     "watched": bool,
+    "optimizer_state_dict": Mapping,
     "randomness": str,
     "no_allocation": str,
     "allocation": Mapping,
