@@ -24,7 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .checkpoints import FORMAT, FORMAT_KEY
-from .clipping import first_parameters, ghost_gradients, mend_gradients, no_gradients, private_optimizer
+from .clipping import first_parameters, ghost_gradients, no_gradients, private_optimizer
+from .gradients import mend_gradients
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
