@@ -13,7 +13,7 @@ __all__ = ["check_gradients", "mend_gradients"]
 
 
 def mend_gradients(module: Any) -> None:
-    """Correct the gradients that Opacus 1.6 computes for some layers of this ``GradSampleModule``.
+    """Correct the gradients that Opacus (up to 1.6) computes for some layers of this ``GradSampleModule``.
 
     It takes for granted that the inputs of a ``Conv2d`` are contiguous, that convolutions pad with zeros, and that an
     ``Embedding`` learns every row. With channels last, a permuted view, another ``padding_mode`` or a ``padding_idx``,
@@ -54,7 +54,7 @@ def check_gradients(module: nn.Module) -> None:
             padded = getattr(layer, "padding_mode", "zeros") != "zeros"
             if padded or (isinstance(layer, nn.Conv2d) and isinstance(weight, Tensor) and not weight.is_contiguous()):
                 what = f"padding_mode={layer.padding_mode!r}" if padded else "channels last"
-                wrong = f"Opacus 1.6 computes wrong gradients for {name} with {what}: "
+                wrong = f"Opacus up to 1.6 computes wrong gradients for {name} with {what}: "
                 cure = 'Train with grad_sample_mode="functorch", or with train_teachers'
                 if "FastGradientClipping" in type(part).__name__:
                     raise UnprovenPrivacy(f"{wrong}ghost clipping then does not bound the true ones. {cure}")
