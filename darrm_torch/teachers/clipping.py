@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ __all__ = [
     "first_parameters",
     "ghost_gradients",
     "ghost_module",
-    "mend_gradients",
     "no_gradients",
     "private_optimizer",
     "record_norms",
@@ -106,34 +104,6 @@ def _together(norms: list[Tensor]) -> Tensor:
 
 def _clip_factors(norms: Tensor, bound: float) -> Tensor:
     return (bound / (norms + 1e-6)).clamp(max=1.0)
-
-
-def mend_gradients(module: Any) -> None:
-    """Correct the gradients that Opacus 1.6 computes for some layers of this ``GradSampleModule``.
-
-    It takes for granted that the inputs of a ``Conv2d`` are contiguous, that convolutions pad with zeros, and that an
-    ``Embedding`` learns every row. With channels last, a permuted view, another ``padding_mode`` or a ``padding_idx``,
-    its gradients are wrong, though still each of one record. Its samplers for other layers agree with Torch.
-    """
-    known = module.GRAD_SAMPLERS
-
-    def of_convolution(layer: Any, inputs: list[Tensor], backward: Tensor) -> Any:
-        given = inputs[0].contiguous()
-        if layer.padding_mode != "zeros":
-            given = nn.functional.pad(given, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-            layer = copy.copy(layer)  # its parameters are the same objects
-            layer.padding = (0,) * len(layer.kernel_size)
-        return known[type(layer)](layer, [given], backward)
-
-    def of_embedding(layer: Any, inputs: list[Tensor], backward: Tensor) -> Any:
-        gradients = known[type(layer)](layer, inputs, backward)
-        if layer.padding_idx is not None:
-            for gradient in gradients.values():
-                gradient[:, layer.padding_idx] = 0
-        return gradients
-
-    convolutions = dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), of_convolution)
-    module.GRAD_SAMPLERS = known | convolutions | {nn.Embedding: of_embedding}
 
 
 def no_gradients(optimizer: Any, *, ghost: bool) -> None:

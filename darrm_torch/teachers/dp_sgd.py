@@ -29,10 +29,10 @@ from .clipping import (
     first_parameters,
     ghost_gradients,
     ghost_module,
-    mend_gradients,
     no_gradients,
     private_optimizer,
 )
+from .gradients import mend_gradients
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
