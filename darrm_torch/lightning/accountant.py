@@ -9,6 +9,7 @@ import lightning as L
 
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..teachers.checkpoints import FORMAT, FORMAT_KEY, check_format
+from ..teachers.gradients import check_gradients
 from ..teachers.loaders import draws_poisson
 from ..teachers.optimizers import is_private
 from ..teachers.watching import check_watched, record_of, watch_training
@@ -99,6 +100,7 @@ class AccountantCheckpoint(L.Callback):
         if not private and self._public_steps:
             raise UnprovenPrivacy("no optimizer of this teacher is private any more")
         self._check(trainer)
+        check_gradients(pl_module)
         optimizers = [one for one in trainer.optimizers if is_private(one)]
         if len(optimizers) == 1 and not hasattr(optimizers[0], "accumulate"):  # not ghost clipping
             watch_training(optimizers[0])

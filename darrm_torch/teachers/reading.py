@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_number
@@ -36,6 +37,7 @@ from .checkpoints import (
     weights_digest,
 )
 from .findings import Finding, Notes
+from .gradients import check_gradients
 from .independence import check_independent
 from .loaders import check_sampling, largest_overlap
 from .optimizers import History, check_optimizer, counted_steps, source_of_noise
@@ -255,6 +257,8 @@ def read_privacy(
                 f"{mixing[0]} normalises each batch by its own mean, so clipping does not bound what one record "
                 "changes. Train again with GroupNorm (opacus.validators.ModuleValidator.fix)"
             )
+        if isinstance(module, nn.Module):
+            check_gradients(module)
         if buffers := filled_buffers(module, initial):
             notes.vouched(
                 "buffers",
