@@ -103,7 +103,8 @@ def are_apart(network: nn.Module, losses_of: Callable[[Any], Tensor], batch: Any
             losses.append(losses_of(others)[0].double().nan_to_num())
         for parameter, weights in zip(trained, kept, strict=True):
             parameter.copy_(weights)
-    return bool(torch.isclose(*losses, rtol=1e-3, atol=1e-6))
+    among_others, among_copies = losses
+    return bool(torch.isclose(among_others, among_copies, rtol=1e-3, atol=1e-6))
 
 
 def record_norms(gradient: Tensor) -> Tensor:
