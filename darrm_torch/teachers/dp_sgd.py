@@ -27,6 +27,7 @@ from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_numb
 from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
 from .clipping import (
     are_apart,
+    check_bound,
     first_parameters,
     ghost_gradients,
     ghost_module,
@@ -346,9 +347,10 @@ def _train(
         else:
             losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
-    if accountant is not None and len(rows) > 1:
+    if accountant is not None and len(rows):
         few = [*range(min(len(rows), 8))]
-        apart = are_apart(network, functools.partial(losses_on, count=len(few)), batch_of(dataset, few, device))
+        examples, losses_few = batch_of(dataset, few, device), functools.partial(losses_on, count=len(few))
+        apart = are_apart(network, losses_few, examples)
         _check_buffers(model, buffers)
         if not apart:
             raise UnprovenPrivacy(
@@ -356,6 +358,7 @@ def _train(
                 "of them changes. Use GroupNorm in place of BatchNorm, batch_first=True in attention and recurrent "
                 "layers, and a loss for each record by itself"
             )
+        check_bound(private, optimizer, functools.partial(losses_few, examples), ghost=ghost)
     for _ in range(settings.epochs):
         for batch in loader:
             optimizer.zero_grad()

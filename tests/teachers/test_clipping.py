@@ -284,3 +284,56 @@ def test_complex_weights_are_refused() -> None:
     build = partial(nn.Sequential, nn.Flatten(), nn.Linear(16, 2, dtype=torch.complex64))
     with pytest.raises(UnprovenPrivacy, match="noise on complex weights has half the variance"):
         weights(records(), SETTINGS, build)
+
+
+class Frames(nn.Module):
+    """Every layer with weights reads a record as four rows, as the frames of a film; their logits are averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs.reshape(-1, 4)).reshape(len(inputs), -1, 2).mean(1)
+        return outputs
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+@pytest.mark.parametrize("count", [1, 60])
+def test_records_that_are_several_rows_of_a_layer_are_refused(mode: Any, count: int) -> None:
+    """Each row is clipped by itself, so a record would move the sum by four bounds."""
+    with pytest.raises(UnprovenPrivacy, match="does not read one row for each record"):
+        weights(records(count), replace(SETTINGS, grad_sample_mode=mode), Frames)
+
+
+class Shared(nn.Module):
+    """A function uses a weight once more, which Opacus does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(16, 16), nn.Linear(16, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.tanh(self.layer(inputs.flatten(1)))
+        outputs: Tensor = self.out(nn.functional.linear(hidden, self.layer.weight))
+        return outputs
+
+
+class Bags(nn.Module):
+    """Opacus' gradient of a bag counts each of its words once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.out = nn.EmbeddingBag(3, 4, mode="sum"), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        words = inputs.flatten(1).abs().long() % 3
+        outputs: Tensor = self.out(self.bag(words.reshape(-1), torch.arange(0, words.numel(), words.shape[1])))
+        return outputs
+
+
+@pytest.mark.parametrize("build", [Shared, Bags])
+def test_ghost_clipping_by_wrong_norms_is_refused(build: Callable[[], nn.Module]) -> None:
+    weights(records(), SETTINGS, build)  # clips what it adds, whatever it is
+    with pytest.raises(UnprovenPrivacy, match="ghost clipping would clip by a wrong norm"):
+        weights(records(), replace(SETTINGS, grad_sample_mode="ghost"), build)
