@@ -37,7 +37,7 @@ from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_r
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
 
-__all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
+__all__ = ["TrainingSettings", "ignored_records", "losses_of", "train_mode", "train_teacher"]
 
 
 @checked
@@ -186,7 +186,7 @@ def _trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _train_mode(model: nn.Module) -> None:
+def train_mode(model: nn.Module) -> None:
     """Train mode, except for frozen parts, which must not change: their batch statistics would be private."""
     model.train()
     for part in model.modules():
@@ -204,7 +204,7 @@ def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
     return (trunk.eval(), rest) if any(True for _ in trunk.parameters()) else (None, model)
 
 
-def _losses(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
+def losses_of(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
     """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
     if loss is None:
         logits = logits_of(outputs)
@@ -284,7 +284,7 @@ def _train(
     if trunk is not None and settings.keep_features:
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
-    _train_mode(network)
+    train_mode(network)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
@@ -300,7 +300,7 @@ def _train(
         loader = DataLoader(rows, batch_sampler=batches, collate_fn=list, generator=generator)
     first: list[Tensor] = []  # those whose batch gradients are computed
 
-    def losses_of(rows: list[int]) -> Tensor:
+    def losses_at(rows: list[int]) -> Tensor:
         inputs, targets = batch_of(dataset, rows, device)
         kept = finite_rows((inputs, targets), len(rows)).to(device)
         if not bool(kept.all()):
@@ -310,7 +310,7 @@ def _train(
                 inputs = call(trunk, inputs)
         if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
             first.extend(first_parameters(network, inputs))
-            _train_mode(private)
+            train_mode(private)
         positional, named = as_arguments(network, inputs)  # the wrapper would take anything
         versions = {name: parameter._version for name, parameter in network.named_parameters()}
         outputs = private(*positional, **named)
@@ -320,17 +320,17 @@ def _train(
                     f"the network changes its weight {name} when it reads a batch, which no accountant counts. Leave "
                     "max_norm out of embeddings"
                 )
-        return _losses(settings.loss, outputs, targets, kept)
+        return losses_of(settings.loss, outputs, targets, kept)
 
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
-            (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+            (losses_at(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
         elif ghost:
-            ghost_gradients(private, optimizer, losses_of, part)
+            ghost_gradients(private, optimizer, losses_at, part)
         elif not part:
             no_gradients(optimizer, ghost=False)
         else:
-            losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
+            losses_at(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
     for _ in range(settings.epochs):
         for batch in loader:

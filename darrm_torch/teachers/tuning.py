@@ -144,7 +144,9 @@ def tune_teachers(
         raise InvalidArgument("candidates", "one or more TrainingSettings", candidates)
     check_number("score_epsilon", score_epsilon, low=2.0**-12, high=64.0)
     check_integer("shard_size", shard_size, low=1, high=2**53)
-    check_training(build_model, dataset, candidates[0], workers=workers, device=device, private=True)
+    alike = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "batch_size": 1, "epochs": 1, "learning_rate": 0.1}
+    for kind in {replace(one, **alike): one for one in candidates}.values():
+        check_training(build_model, dataset, kind, workers=workers, device=device, private=True)
     make_private_folder(folder)
     shared = shards if isinstance(shards, Shards) else None
     private = open_private(private_folder or (shared and shared.private_folder) or folder / "private")
