@@ -12,7 +12,7 @@ import functools
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from .checkpoints import FORMAT, FORMAT_KEY
+from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
 from .clipping import (
     first_parameters,
     ghost_gradients,
@@ -33,6 +33,7 @@ from .clipping import (
     private_optimizer,
 )
 from .gradients import mend_gradients
+from .optimizers import check_real
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
@@ -230,6 +231,15 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
             gradient.zero_()
 
 
+def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    for name, buffer in held_tensors(model).items():
+        if not (name in before and torch.equal(buffer, before[name])):
+            raise UnprovenPrivacy(
+                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
+                "counts. Use layers without running statistics, such as GroupNorm"
+            )
+
+
 @_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
@@ -285,7 +295,7 @@ def _train(
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
     train_mode(network)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
     schedule = None if settings.schedule is None else settings.schedule(optimizer)
@@ -349,12 +359,8 @@ def _train(
             if schedule is not None:
                 schedule.step()
             on_step()
-    for name, buffer in model.named_buffers():
-        if accountant is not None and not torch.equal(buffer, buffers[name]):
-            raise UnprovenPrivacy(
-                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
-                "counts. Use layers without running statistics, such as GroupNorm"
-            )
+    if accountant is not None:
+        _check_buffers(model, buffers)
     return {
         FORMAT_KEY: FORMAT,
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
@@ -381,6 +387,7 @@ def _made_private(
     from opacus.validators import ModuleValidator
 
     ModuleValidator.validate(network, strict=True)
+    check_real(network.parameters())
     ghost = settings.grad_sample_mode == "ghost"
     if ghost and any(getattr(part, "scale_grad_by_freq", False) for part in network.modules()):
         raise UnprovenPrivacy(
