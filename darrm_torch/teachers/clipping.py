@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +11,10 @@ from torch import Tensor, nn
 
 from ..errors import UnprovenPrivacy
 from .secure import SecureRandom
-from .structures import Structure, call, mapped
+from .structures import Structure, call
 
 __all__ = [
     "LONGEST",
-    "are_apart",
-    "check_bound",
     "first_parameters",
     "ghost_gradients",
     "ghost_module",
@@ -80,83 +77,6 @@ def private_optimizer(
         expected_batch_size=expected_batch_size,
         generator=generator,
     )
-
-
-def are_apart(network: nn.Module, losses_of: Callable[[Any], Tensor], batch: Any) -> bool:
-    """Whether the loss of a record does not change with the others of its batch, which clipping relies on.
-
-    The first record is read with the others and with copies of itself, under the same random numbers.
-
-    Args:
-        network: the network that is trained.
-        losses_of: returns the losses ``(B,)`` of a batch.
-        batch: inputs and targets of a few records, ``(B, ...)`` each.
-    """
-    losses = []
-    with torch.no_grad(), _moved_weights(network):
-        for others in (batch, mapped(batch, lambda part: part[:1].expand_as(part))):
-            torch.manual_seed(0)
-            losses.append(losses_of(others)[0].double().nan_to_num())
-    among_others, among_copies = losses
-    return bool(torch.isclose(among_others, among_copies, rtol=1e-3, atol=1e-6))
-
-
-def check_bound(module: Any, optimizer: Any, losses_of: Callable[[], Tensor], *, ghost: bool) -> None:
-    """Check, on a few records, that each of them has one gradient for each weight, and ghost clipping its norm.
-
-    Args:
-        module: the network with Opacus' hooks.
-        optimizer: its optimizer.
-        losses_of: returns the losses ``(B,)`` of these records.
-        ghost: whether gradients are known by their norms only.
-
-    Raises:
-        UnprovenPrivacy: the clipping bound would not bound what one record changes.
-    """
-    weights, kept = optimizer.params, "record_norms" if ghost else "grad_sample"
-    with _moved_weights(module):
-        torch.manual_seed(0)
-        losses = losses_of()
-        losses.mean().backward()  # type: ignore[no-untyped-call]
-        found = [one for weight in weights if (one := getattr(weight, kept, None)) is not None]
-        if any(len(one) != len(losses) for one in found):
-            raise UnprovenPrivacy(
-                "a layer with weights does not read one row for each record. Opacus clips row by row: where frames or "
-                "tokens are rows of their own, a record moves the sum by several bounds. Keep the records in the first "
-                "dimension of every layer"
-            )
-        if ghost and len(found) == len(weights):
-            norms = _together(found)
-            module.disable_hooks()
-            torch.manual_seed(0)
-            for loss, norm in zip(losses_of(), norms, strict=True):
-                parts = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
-                true = _together([record_norms(part[None]) for part in parts if part is not None])[0]
-                if not norm.isclose(true, rtol=1e-3, atol=1e-6) and bool(true < LONGEST):
-                    raise UnprovenPrivacy(
-                        "ghost clipping would clip by a wrong norm: Opacus does not see all uses of a weight of this "
-                        "network, such as one that a function shares between layers, or computes its gradient wrongly. "
-                        'Train with grad_sample_mode="hooks"'
-                    )
-            module.enable_hooks()
-    for weight in weights:
-        weight.record_norms = weight.grad_sample = weight.grad = None
-
-
-@contextmanager
-def _moved_weights(network: nn.Module) -> Iterator[None]:
-    """Weights that differ a little, since layers that begin with zeros hide what is before them; and random numbers."""
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    kept = [parameter.detach().clone() for parameter in trained]
-    device = trained[0].device if trained else torch.device("cpu")
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        with torch.no_grad():
-            for parameter in trained:
-                parameter.add_(0.05 * torch.randn_like(parameter))
-        yield
-        with torch.no_grad():
-            for parameter, weights in zip(trained, kept, strict=True):
-                parameter.copy_(weights)
 
 
 def record_norms(gradient: Tensor) -> Tensor:

@@ -26,8 +26,6 @@ from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
 from .clipping import (
-    are_apart,
-    check_bound,
     first_parameters,
     ghost_gradients,
     ghost_module,
@@ -40,7 +38,7 @@ from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_r
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
 
-__all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
+__all__ = ["TrainingSettings", "ignored_records", "losses_of", "train_mode", "train_teacher"]
 
 
 @checked
@@ -189,7 +187,7 @@ def _trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _train_mode(model: nn.Module) -> None:
+def train_mode(model: nn.Module) -> None:
     """Train mode, except for frozen parts, which must not change: their batch statistics would be private."""
     model.train()
     for part in model.modules():
@@ -207,7 +205,7 @@ def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
     return (trunk.eval(), rest) if any(True for _ in trunk.parameters()) else (None, model)
 
 
-def _losses(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
+def losses_of(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
     """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
     if loss is None:
         logits = logits_of(outputs)
@@ -296,7 +294,7 @@ def _train(
     if trunk is not None and settings.keep_features:
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
-    _train_mode(network)
+    train_mode(network)
     buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
@@ -312,17 +310,17 @@ def _train(
         loader = DataLoader(rows, batch_sampler=batches, collate_fn=list, generator=generator)
     first: list[Tensor] = []  # those whose batch gradients are computed
 
-    def losses_on(batch: tuple[Any, Any], count: int) -> Tensor:
-        inputs, targets = batch
-        kept = finite_rows(batch, count).to(device)
+    def losses_at(rows: list[int]) -> Tensor:
+        inputs, targets = batch_of(dataset, rows, device)
+        kept = finite_rows((inputs, targets), len(rows)).to(device)
         if not bool(kept.all()):
             inputs, targets = zeros_unless(kept, (inputs, targets))
         if trunk is not None:
             with torch.no_grad():
                 inputs = call(trunk, inputs)
-        if accountant is not None and settings.grad_sample_mode == "hooks" and torch.is_grad_enabled() and not first:
+        if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
             first.extend(first_parameters(network, inputs))
-            _train_mode(private)
+            train_mode(private)
         positional, named = as_arguments(network, inputs)  # the wrapper would take anything
         versions = {name: parameter._version for name, parameter in network.named_parameters()}
         outputs = private(*positional, **named)
@@ -332,33 +330,18 @@ def _train(
                     f"the network changes its weight {name} when it reads a batch, which no accountant counts. Leave "
                     "max_norm out of embeddings"
                 )
-        return _losses(settings.loss, outputs, targets, kept)
-
-    def losses_of(rows: list[int]) -> Tensor:
-        return losses_on(batch_of(dataset, rows, device), len(rows))
+        return losses_of(settings.loss, outputs, targets, kept)
 
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
-            (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+            (losses_at(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
         elif ghost:
-            ghost_gradients(private, optimizer, losses_of, part)
+            ghost_gradients(private, optimizer, losses_at, part)
         elif not part:
             no_gradients(optimizer, ghost=False)
         else:
-            losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
+            losses_at(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
-    if accountant is not None and len(rows):
-        few = [*range(min(len(rows), 8))]
-        examples, losses_few = batch_of(dataset, few, device), functools.partial(losses_on, count=len(few))
-        apart = are_apart(network, losses_few, examples)
-        _check_buffers(model, buffers)
-        if not apart:
-            raise UnprovenPrivacy(
-                "the loss of a record depends on the other records of its batch, so clipping does not bound what one "
-                "of them changes. Use GroupNorm in place of BatchNorm, batch_first=True in attention and recurrent "
-                "layers, and a loss for each record by itself"
-            )
-        check_bound(private, optimizer, functools.partial(losses_few, examples), ghost=ghost)
     for _ in range(settings.epochs):
         for batch in loader:
             optimizer.zero_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -203,27 +202,6 @@ def test_mixed_precision_is_clipped_to_the_bound_or_refused() -> None:
             train(settings=replace(settings, grad_sample_mode="ghost"))
 
 
-class Centred(nn.Module):
-    """Subtracts the mean of the batch."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs - inputs.mean(0, keepdim=True)
-
-
-class AcrossRecords(nn.Module):
-    """Attention whose first dimension is the sequence, as by default, for inputs whose first is the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        from opacus.layers import DPMultiheadAttention
-
-        self.attention = DPMultiheadAttention(4, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.attention(inputs, inputs, inputs)[0]
-        return outputs
-
-
 class Remembers(nn.Module):
     """Keeps a mean of raw batches in an attribute that is no buffer."""
 
@@ -237,42 +215,6 @@ class Remembers(nn.Module):
         return inputs + 0 * self.mean
 
 
-def mixing(part: Callable[[], nn.Module]) -> nn.Module:
-    return nn.Sequential(nn.Flatten(2), part(), nn.Flatten(), nn.Linear(16, 2))
-
-
-MIXING = {
-    "mean": Centred,
-    "BatchNorm": lambda: nn.BatchNorm1d(1, affine=False, track_running_stats=False),
-    "attention": lambda: nn.Sequential(nn.Unflatten(2, (4, 4)), nn.Flatten(1, 2), AcrossRecords()),
-    "behind zeros": lambda: nn.Sequential(Centred(), zero_network(), nn.Linear(2, 16)),
-}
-
-
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-@pytest.mark.parametrize("part", MIXING.values(), ids=MIXING)
-def test_a_network_that_mixes_the_records_of_a_batch_is_refused(part: Callable[[], nn.Module], mode: Any) -> None:
-    with pytest.raises(UnprovenPrivacy, match="depends on the other records of its batch"):
-        weights(records(), replace(SETTINGS, grad_sample_mode=mode), partial(mixing, part))
-
-
-def test_a_loss_that_mixes_the_records_of_a_batch_is_refused() -> None:
-    weighted = replace(SETTINGS, loss=weighted_mean)
-    with pytest.raises(UnprovenPrivacy, match="and a loss for each record by itself"):
-        weights(records(), weighted)
-    assert_alike(weights(records(count=1), SETTINGS), weights(records(count=1), replace(SETTINGS, loss=plain_losses)))
-
-
-def plain_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def weighted_mean(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Weights of classes, divided by their mean in the batch, as Torch's own mean does."""
-    shares = torch.where(targets == 1, 9.0, 1.0)
-    return plain_losses(outputs, targets) * shares / shares.mean()
-
-
 def test_statistics_in_an_attribute_are_refused() -> None:
     build = partial(nn.Sequential, nn.Flatten(), Remembers(), nn.Linear(16, 2))
     with pytest.raises(UnprovenPrivacy, match=r"training changed the buffer 1\.mean"):
@@ -284,56 +226,3 @@ def test_complex_weights_are_refused() -> None:
     build = partial(nn.Sequential, nn.Flatten(), nn.Linear(16, 2, dtype=torch.complex64))
     with pytest.raises(UnprovenPrivacy, match="noise on complex weights has half the variance"):
         weights(records(), SETTINGS, build)
-
-
-class Frames(nn.Module):
-    """Every layer with weights reads a record as four rows, as the frames of a film; their logits are averaged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.layers(inputs.reshape(-1, 4)).reshape(len(inputs), -1, 2).mean(1)
-        return outputs
-
-
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
-@pytest.mark.parametrize("count", [1, 60])
-def test_records_that_are_several_rows_of_a_layer_are_refused(mode: Any, count: int) -> None:
-    """Each row is clipped by itself, so a record would move the sum by four bounds."""
-    with pytest.raises(UnprovenPrivacy, match="does not read one row for each record"):
-        weights(records(count), replace(SETTINGS, grad_sample_mode=mode), Frames)
-
-
-class Shared(nn.Module):
-    """A function uses a weight once more, which Opacus does not see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.out = nn.Linear(16, 16), nn.Linear(16, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = torch.tanh(self.layer(inputs.flatten(1)))
-        outputs: Tensor = self.out(nn.functional.linear(hidden, self.layer.weight))
-        return outputs
-
-
-class Bags(nn.Module):
-    """Opacus' gradient of a bag counts each of its words once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bag, self.out = nn.EmbeddingBag(3, 4, mode="sum"), nn.Linear(4, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        words = inputs.flatten(1).abs().long() % 3
-        outputs: Tensor = self.out(self.bag(words.reshape(-1), torch.arange(0, words.numel(), words.shape[1])))
-        return outputs
-
-
-@pytest.mark.parametrize("build", [Shared, Bags])
-def test_ghost_clipping_by_wrong_norms_is_refused(build: Callable[[], nn.Module]) -> None:
-    weights(records(), SETTINGS, build)  # clips what it adds, whatever it is
-    with pytest.raises(UnprovenPrivacy, match="ghost clipping would clip by a wrong norm"):
-        weights(records(), replace(SETTINGS, grad_sample_mode="ghost"), build)
