@@ -96,8 +96,8 @@ class AccountantCheckpoint(L.Callback):
             )
         if trainer.accumulate_grad_batches != 1:
             raise UnprovenPrivacy(
-                "gradients of several batches are added up for a step, and a record may be in several of them, which no "
-                "accountant of Opacus covers. Use Trainer(accumulate_grad_batches=1)"
+                "gradients of several batches are added up for a step, and a record may be in several of them. No "
+                "accountant of Opacus covers that. Use Trainer(accumulate_grad_batches=1)"
             )
         public, private = _parameters(trainer, private=False), _parameters(trainer, private=True)
         if private and public & private:

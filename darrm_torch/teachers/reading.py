@@ -246,7 +246,7 @@ def read_privacy(
     if monitored := record.get("monitored"):
         metrics = ", ".join(map(str, monitored))
         notes.append(
-            f"Early stopping, learning rates or the choice of a checkpoint depended on {metrics}: that this is computed "
+            f"Early stopping, learning rates or the choice of a checkpoint depended on {metrics}: that this comes "
             "from public data alone is assumed."
         )
     rate = check_optimizer(source, module, optimizer, history, initial=initial, notes=notes)
