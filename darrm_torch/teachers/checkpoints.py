@@ -417,6 +417,8 @@ _FIELDS = {
     "shard_size": int,
     "shard": int,
     "watched": bool,
+    "ghost": bool,
+    "monitored": list,
     "optimizer_state_dict": Mapping,
     "randomness": str,
     "no_allocation": str,
