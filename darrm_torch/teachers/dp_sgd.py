@@ -231,8 +231,14 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
             gradient.zero_()
 
 
-def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
-    for name, buffer in held_tensors(model).items():
+def _constants(model: nn.Module) -> dict[str, Tensor]:
+    """What training must not change: buffers, attributes, and what else the model's state dict would save."""
+    saved = {name: value for name, value in model.state_dict(keep_vars=True).items() if type(value) is not nn.Parameter}
+    return held_tensors(model) | saved
+
+
+def _check_constants(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    for name, buffer in _constants(model).items():
         if not (name in before and torch.equal(buffer, before[name])):
             raise UnprovenPrivacy(
                 f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
@@ -295,7 +301,7 @@ def _train(
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
     train_mode(network)
-    buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
+    constants = {name: value.clone() for name, value in _constants(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
     schedule = None if settings.schedule is None else settings.schedule(optimizer)
@@ -360,10 +366,14 @@ def _train(
                 schedule.step()
             on_step()
     if accountant is not None:
-        _check_buffers(model, buffers)
+        _check_constants(model, constants)
     return {
         FORMAT_KEY: FORMAT,
-        "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
+        # Copies: a view would take the whole tensor of which it is a part into the file.
+        "module_state_dict": {
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in model.state_dict().items()
+        },
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
         "randomness": "Torch's generator" if random is None else SECURE,
