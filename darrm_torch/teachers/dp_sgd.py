@@ -233,7 +233,9 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
 
 def _constants(model: nn.Module) -> dict[str, Tensor]:
     """What training must not change: buffers, attributes, and what else the model's state dict would save."""
-    saved = {name: value for name, value in model.state_dict(keep_vars=True).items() if type(value) is not nn.Parameter}
+    saved = {
+        name: value for name, value in model.state_dict(keep_vars=True).items() if not isinstance(value, nn.Parameter)
+    }
     return held_tensors(model) | saved
 
 
