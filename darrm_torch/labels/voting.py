@@ -73,7 +73,7 @@ class VotingTeachers(nn.ModuleList):
         mechanism: Mechanism,
         logits: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
+        super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model, "models") for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
         # Kept, because walking through them again for each batch takes long. Itself among them would be a cycle.
@@ -340,12 +340,9 @@ class VotingTeachers(nn.ModuleList):
 
 
 def _without_leftovers(network: nn.Module) -> nn.Module:
-    """A copy of the user's own network, without what DP-SGD left in it: hooks, and activations of training data."""
-    hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
-    for module in hooked:
-        for handle in vars(module)["autograd_grad_sample_hooks"]:
-            handle.remove()
-    for module in hooked:  # one may hold another, where the wrapper is inside the user's own module
+    """A copy of the user's own network, without what DP-SGD left in it, such as activations of training data."""
+    # One may hold another, where the wrapper is inside the user's own module.
+    for module in [part for part in network.modules() if "autograd_grad_sample_hooks" in vars(part)]:
         for part in module.modules():
             for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
                 vars(part).pop(name, None)

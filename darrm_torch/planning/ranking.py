@@ -92,7 +92,7 @@ class Plan(Request):
     @checked
     def at(self, epsilon: float) -> Plan:
         """The same question at another ``epsilon`` of all labels (or of one); with two targets both are scaled."""
-        return _solved(self._scaled(epsilon / self.targets[-1].epsilon))
+        return _solved(self._scaled(check_number("epsilon", epsilon, low=0.0) / self.targets[-1].epsilon))
 
     @checked
     def costs(

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..arguments import checked, is_dense
 from ..errors import InvalidArgument
@@ -61,7 +62,7 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
     """The user's own network inside its wrappers; nothing is changed.
 
     Raises:
-        InvalidArgument: not a module, in whatever wrapping.
+        InvalidArgument: not a module, in whatever wrapping, or one whose weights are not there yet.
     """
     while type(model).__module__.startswith(_WRAPPERS):
         held = {**vars(model), **vars(model).get("_modules", {})}
@@ -71,6 +72,10 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
         model = inner
     if not isinstance(model, nn.Module):
         raise InvalidArgument(name, "a PyTorch module or a state dict", type(model).__name__)
+    weights = (*model.named_parameters(), *model.named_buffers())
+    if empty := [key for key, value in weights if is_lazy(value) or value.is_meta]:
+        cure = "Its weights are on the meta device, or lazy: load them, or run the network on one batch."
+        raise InvalidArgument(name, "a module that has its weights", f"none for {empty[0]}", cure)
     return model
 
 
@@ -101,10 +106,19 @@ def named_weights(module: Any) -> list[tuple[str, Tensor]]:
     state = state_of(module)
     names = {name: unwrap_name(name) for name in state}
     shared = len(os.path.commonprefix(list(names.values()))) if len(names) > 1 else 0  # noqa: RUF071 - lists of parts
+    tensors = ((name.split(":"), value) for name, value in tensors_in(state))
     return sorted(
-        ((".".join(names[name][shared:]), value) for name, value in state.items() if isinstance(value, Tensor)),
+        ((":".join((".".join(names[name][shared:]), *place)), value) for (name, *place), value in tensors),
         key=lambda pair: pair[0],
     )
+
+
+def tensors_in(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a state dict by name, also those that quantized layers keep in tuples; as floats."""
+    for name, value in state.items():
+        for place, part in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(part, Tensor):
+                yield f"{name}:{place}" if place else name, part.dequantize() if part.is_quantized else part
 
 
 def weights_digest(module: Any) -> str:
@@ -332,6 +346,7 @@ def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, An
 
 def load_weights(file: str | os.PathLike[str], model: nn.Module, *, cure: str) -> dict[str, Any]:
     """:func:`load_teacher` with ``cure``: what the caller can do if the weights are those of another network."""
+    unwrap_module(model, "model")
     checkpoint = Checkpoint.read(file)
     state, own = checkpoint.weights, model.state_dict()
     if state.keys() != own.keys():
