@@ -38,12 +38,12 @@ PAPER = {"noise_multiplier": 12.0, "max_grad_norm": 1.0, "batch_size": 32, "epoc
 DEFAULTS = {
     "fashion-mnist": PAPER,
     "mnist": PAPER,
-    "mnist-5000": PAPER | {"noise_multiplier": 6.0, "batch_size": 64, "epochs": 8, "learning_rate": 0.1},
+    "mnist-5000": PAPER | {"noise_multiplier": 6.0, "batch_size": 64, "epochs": 8, "learning_rate": 0.2},
 }
 TEACHERS = {"fashion-mnist": 11, "mnist": 11, "mnist-5000": 7}
 ALLOWANCE = {"fashion-mnist": 3.0, "mnist": 3.0, "mnist-5000": 2.0}
 # One model on all records, at the sample rate and the steps of the paper's teachers; its noise follows from the total.
-ONE_MODEL = {"max_grad_norm": 1.0, "epochs": 5, "learning_rate": 0.5}
+ONE_MODEL = {"max_grad_norm": 1.0, "epochs": 5, "learning_rate": 1.0, "max_physical_batch_size": 64}
 BATCHES = 35  # in an epoch of the one model
 
 
@@ -112,7 +112,9 @@ def run(options: argparse.Namespace) -> int:
     say(f"Run       {folder}")
     private, plain = experiment.train_both(folder, settings, task, workers=options.workers, device=options.device)
     total = experiment.teachers_total(settings, private)
-    one_model = experiment.train_one_model(folder, settings, task, total, device=options.device)
+    one_model = experiment.train_one_model(
+        folder, settings, task, total, workers=options.workers, device=options.device
+    )
     results = experiment.label_and_teach(folder, settings, task, private, plain, one_model, total)
     report.write(folder, results)
     print_results(options, folder, results, report.table(results))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,7 @@ def train_one_model(
     task: Task,
     total: dt.PrivacyGuarantee,
     *,
+    workers: int | None = None,
     device: str = "cpu",
     build: Callable[[], nn.Module] = PaperCNN,
 ) -> list[Path]:
@@ -203,7 +204,7 @@ def train_one_model(
         settings=with_noise_for(total, settings.one_model, settings.records),
         private_folder=folder / "private",
         name="model",
-        workers=1,
+        workers=workers,
         device=device,
         insecure_seed=settings.seed,
     )
@@ -215,7 +216,7 @@ def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) ->
     for file in files:
         model = build()
         load_teacher(file, model)
-        models.append(model)
+        models.append(model.to(memory_format=torch.channels_last))  # a third faster on a CPU
     return models
 
 
@@ -326,7 +327,7 @@ def train_student(
     settings: Settings,
     task: Task,
     *,
-    build: Callable[[], StudentModule] = lambda: StudentModule(PaperCNN()),
+    build: Callable[[], StudentModule] = lambda: StudentModule(PaperCNN().to(memory_format=torch.channels_last)),
     unlabelled_batch_size: int | None = None,
     **length: int,
 ) -> dict[str, float]:
@@ -375,15 +376,16 @@ def label_and_teach(
 ) -> dict[str, Any]:
     """For every strategy its labels, their accuracy and cost, and a student; all labels together keep ``total``."""
     ensembles = build_ensembles(folder, settings, private, plain, one_model, gnmax_total=total)
-    counts = {
-        kind: ensembles[name].sensitive_counts(task.public_images)
+    votes = {
+        kind: ensembles[name].sensitive_votes(task.public_images)
         for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-exact"), ("one", "one-model"))
     }
+    counts = {kind: nn.functional.one_hot(given, 2).sum(dim=0) for kind, given in votes.items()}
     voters = {"gnmax-exact": "plain", "one-model": "one"}
     rows = []
     for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
-        votes = counts[voters.get(name, "private")]
-        mean, deviation = label_accuracy(ensemble.mechanism, votes, task.public_labels, queries=settings.queries)
+        given = counts[voters.get(name, "private")]
+        mean, deviation = label_accuracy(ensemble.mechanism, given, task.public_labels, queries=settings.queries)
         scores = train_student(folder, name, ensemble, settings, task, max_epochs=20)
         label = ensemble.total_privacy(labels=1, delta=ensembles["darrm-optimal"].noise.target.delta)
         price = ensemble.total_privacy(labels=settings.queries)
@@ -404,7 +406,11 @@ def label_and_teach(
     return {
         "settings": json.loads(json.dumps(asdict(settings))),
         "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
-        "teachers": describe_teachers(ensembles, settings, task),
+        "teachers": describe_teachers(ensembles["darrm-optimal"].profiles)
+        | {
+            f"{kind}_accuracy": (votes[kind] == task.public_labels).float().mean(dim=1).tolist()
+            for kind in ("private", "plain")
+        },
         "target": asdict(ensembles["darrm-optimal"].noise.target),
         "total": asdict(total),
         "prices": prices,
@@ -474,19 +480,11 @@ def remarks(
     ]
 
 
-def describe_teachers(
-    ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, task: Task
-) -> dict[str, Any]:
-    """The teachers' guarantees and the accuracy of each one (an evaluation that sees the votes)."""
-    readings = [profile.reading for profile in ensembles["darrm-optimal"].profiles]
-    accuracy = {
-        kind: (ensembles[name].sensitive_votes(task.public_images) == task.public_labels).float().mean(dim=1).tolist()
-        for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-exact"))
-    }
+def describe_teachers(profiles: Sequence[dt.PrivacyProfile]) -> dict[str, Any]:
+    """The teachers' training and guarantees."""
+    readings = [profile.reading for profile in profiles]
     return {
         "history": readings[0].history,
         "epsilon": max(reading.epsilon for reading in readings),
         "accountant_epsilon": max(dict(reading.accountant_epsilons)[reading.accountant] for reading in readings),
-        "private_accuracy": accuracy["private"],
-        "plain_accuracy": accuracy["plain"],
     }

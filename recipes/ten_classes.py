@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 import darrm_torch as dt
@@ -147,11 +147,12 @@ def label_and_teach(
         },
     }
     voters = {"private": ensembles["noise-free"], "plain": ensembles["gnmax-exact"]}
+    votes = {kind: ensemble.sensitive_votes(task.heldout_images) for kind, ensemble in voters.items()}
     accuracy = {
         kind: functools.partial(
-            label_accuracy, counts=ensemble.sensitive_counts(task.heldout_images), truth=task.heldout_labels
+            label_accuracy, counts=nn.functional.one_hot(given, CLASSES).sum(dim=0), truth=task.heldout_labels
         )
-        for kind, ensemble in voters.items()
+        for kind, given in votes.items()
     }
     by_allowance = []
     for m in ALLOWANCES:
@@ -194,21 +195,13 @@ def label_and_teach(
                 "mechanism": ensemble.mechanism.describe(),
             }
         )
-    readings = [profile.reading for profile in chosen.profiles]
     return {
         "settings": json.loads(json.dumps(asdict(settings))),
         "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
-        "teachers": {
-            "history": readings[0].history,
-            "epsilon": max(reading.epsilon for reading in readings),
-            "accountant_epsilon": max(dict(reading.accountant_epsilons)[reading.accountant] for reading in readings),
-            **{
-                f"{kind}_accuracy": (ensemble.sensitive_votes(task.heldout_images) == task.heldout_labels)
-                .float()
-                .mean(dim=1)
-                .tolist()
-                for kind, ensemble in voters.items()
-            },
+        "teachers": experiment.describe_teachers(chosen.profiles)
+        | {
+            f"{kind}_accuracy": (given == task.heldout_labels).float().mean(dim=1).tolist()
+            for kind, given in votes.items()
         },
         "by_allowance": by_allowance,
         "by_epsilon": by_epsilon,

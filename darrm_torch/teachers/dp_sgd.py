@@ -12,24 +12,33 @@ import functools
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from .checkpoints import FORMAT, FORMAT_KEY
-from .clipping import first_parameters, ghost_gradients, mend_gradients, no_gradients, private_optimizer
+from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
+from .clipping import (
+    first_parameters,
+    ghost_gradients,
+    ghost_module,
+    no_gradients,
+    private_optimizer,
+)
+from .gradients import mend_gradients
+from .optimizers import check_real
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
 
-__all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
+__all__ = ["TrainingSettings", "ignored_records", "losses_of", "train_mode", "train_teacher"]
 
 
 @checked
@@ -159,11 +168,28 @@ def _prepared(build_model: Callable[[], nn.Module], device: str) -> nn.Module:
     return model
 
 
+def _batch_generator(seed: int) -> torch.Generator:
+    """The generator that draws batches. It continues Torch's own, which starts again from another seed.
+
+    A function that builds a network may call ``torch.manual_seed(0)``, and so may a data set or a network each time
+    that it reads a record. Were batches drawn from Torch's own generator, anyone could then repeat the draws, and
+    sampling would amplify nothing.
+    """
+    generator = torch.Generator()
+    fresh, other = (int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(2, np.uint64))
+    if torch.initial_seed() == seed:
+        generator.set_state(torch.get_rng_state())
+    else:
+        generator.manual_seed(fresh)
+    torch.manual_seed(other)
+    return generator
+
+
 def _trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _train_mode(model: nn.Module) -> None:
+def train_mode(model: nn.Module) -> None:
     """Train mode, except for frozen parts, which must not change: their batch statistics would be private."""
     model.train()
     for part in model.modules():
@@ -181,7 +207,7 @@ def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
     return (trunk.eval(), rest) if any(True for _ in trunk.parameters()) else (None, model)
 
 
-def _losses(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
+def losses_of(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
     """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
     if loss is None:
         logits = logits_of(outputs)
@@ -210,6 +236,15 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
             gradient.zero_()
 
 
+def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    for name, buffer in held_tensors(model).items():
+        if not (name in before and torch.equal(buffer, before[name])):
+            raise UnprovenPrivacy(
+                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
+                "counts. Use layers without running statistics, such as GroupNorm"
+            )
+
+
 @_without_known_warnings()
 def train_teacher(
     build_model: Callable[[], nn.Module],
@@ -225,7 +260,8 @@ def train_teacher(
     """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
 
     ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``dataset`` may hold no record at all.
-    A record of :func:`ignored_records`, and one whose gradient is not finite, contributes zero to every step.
+    A record of :func:`ignored_records`, and one whose gradient is not finite or longer than 1e18, contributes zero to
+    every step.
 
     Args:
         seeds: for initial weights and batches, and for the noise; ``None``: from the operating system. Torch's own
@@ -233,13 +269,14 @@ def train_teacher(
 
     Raises:
         UnprovenPrivacy: training with privacy changed a buffer of the model, or reading a batch one of its weights; or
-            one record's gradient depends on the others'.
+            one record's gradient depends on the others'; or weights are trained in half precision.
     """
     with torch.random.fork_rng(range(torch.cuda.device_count()) if device.startswith("cuda") else []):
         first, second = seeds or (secrets.randbits(63), secrets.randbits(63))
         torch.manual_seed(first)
+        given = (first, second)
         return _train(
-            build_model, dataset, shard_size, settings, second, SecureRandom() if secure else None, device, on_step
+            build_model, dataset, shard_size, settings, given, SecureRandom() if secure else None, device, on_step
         )
 
 
@@ -248,12 +285,13 @@ def _train(
     dataset: Any,
     shard_size: int,
     settings: TrainingSettings,
-    noise_seed: int,
+    seeds: tuple[int, int],
     random: SecureRandom | None,
     device: str,
     on_step: Callable[[], None],
 ) -> dict[str, Any]:
     model = _prepared(build_model, device)
+    generator = _batch_generator(seeds[0])
     trunk, network = _split(model)
     if isinstance(dataset, TensorDataset):
         dataset = TensorDataset(*(tensor.to(device) for tensor in dataset.tensors))
@@ -261,8 +299,8 @@ def _train(
     if trunk is not None and settings.keep_features:
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
-    _train_mode(network)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    train_mode(network)
+    buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
     schedule = None if settings.schedule is None else settings.schedule(optimizer)
@@ -270,17 +308,16 @@ def _train(
     accountant, private, ghost = None, network, settings.grad_sample_mode == "ghost"
     if settings.noise_multiplier is None:
         shuffle = len(rows) > 0  # Torch's sampler refuses an empty data set
-        loader = DataLoader(rows, settings.batch_size, shuffle=shuffle, collate_fn=list)
+        loader = DataLoader(rows, settings.batch_size, shuffle=shuffle, collate_fn=list, generator=generator)
     else:
-        accountant, private, optimizer = _made_private(network, optimizer, steps, settings, noise_seed, random)
-        batches = PoissonBatches(random, count=len(rows), steps=steps)
-        loader = DataLoader(rows, batch_sampler=batches, collate_fn=list)
+        accountant, private, optimizer = _made_private(network, optimizer, steps, settings, seeds[1], random)
+        batches = PoissonBatches(random or generator, count=len(rows), steps=steps)
+        loader = DataLoader(rows, batch_sampler=batches, collate_fn=list, generator=generator)
     first: list[Tensor] = []  # those whose batch gradients are computed
 
-    def losses_of(rows: list[int], kept: Tensor | None = None) -> Tensor:
+    def losses_at(rows: list[int]) -> Tensor:
         inputs, targets = batch_of(dataset, rows, device)
-        finite = finite_rows((inputs, targets), len(rows)).to(device)
-        kept = finite if kept is None else finite & kept
+        kept = finite_rows((inputs, targets), len(rows)).to(device)
         if not bool(kept.all()):
             inputs, targets = zeros_unless(kept, (inputs, targets))
         if trunk is not None:
@@ -288,7 +325,7 @@ def _train(
                 inputs = call(trunk, inputs)
         if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
             first.extend(first_parameters(network, inputs))
-            _train_mode(private)
+            train_mode(private)
         positional, named = as_arguments(network, inputs)  # the wrapper would take anything
         versions = {name: parameter._version for name, parameter in network.named_parameters()}
         outputs = private(*positional, **named)
@@ -298,17 +335,17 @@ def _train(
                     f"the network changes its weight {name} when it reads a batch, which no accountant counts. Leave "
                     "max_norm out of embeddings"
                 )
-        return _losses(settings.loss, outputs, targets, kept)
+        return losses_of(settings.loss, outputs, targets, kept)
 
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
-            (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
-        elif not part:
-            no_gradients(optimizer, ghost=ghost)
+            (losses_at(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
         elif ghost:
-            ghost_gradients(private, functools.partial(losses_of, part))
+            ghost_gradients(private, optimizer, losses_at, part)
+        elif not part:
+            no_gradients(optimizer, ghost=False)
         else:
-            losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
+            losses_at(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
     for _ in range(settings.epochs):
         for batch in loader:
@@ -327,12 +364,8 @@ def _train(
             if schedule is not None:
                 schedule.step()
             on_step()
-    for name, buffer in model.named_buffers():
-        if accountant is not None and not torch.equal(buffer, buffers[name]):
-            raise UnprovenPrivacy(
-                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
-                "counts. Use layers without running statistics, such as GroupNorm"
-            )
+    if accountant is not None:
+        _check_buffers(model, buffers)
     return {
         FORMAT_KEY: FORMAT,
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
@@ -359,18 +392,25 @@ def _made_private(
     from opacus.validators import ModuleValidator
 
     ModuleValidator.validate(network, strict=True)
+    check_real(network.parameters())
     ghost = settings.grad_sample_mode == "ghost"
     if ghost and any(getattr(part, "scale_grad_by_freq", False) for part in network.modules()):
         raise UnprovenPrivacy(
             "with scale_grad_by_freq, the gradient of a record depends on the others of its batch, which ghost "
             'clipping does not see. Leave it out, or use grad_sample_mode="hooks"'
         )
-    # Norms of gradients themselves: those of Gram products cancel in float32, and a record could exceed the bound.
-    bound = {"max_grad_norm": settings.max_grad_norm, "use_ghost_clipping": False} if ghost else {}
-    private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean", **bound)
-    mend_gradients(private)
-    if not ghost:
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+            raise UnprovenPrivacy(
+                f"the weight {name} is trained in {str(parameter.dtype).removeprefix('torch.')}, whose rounding lets "
+                "one record move the sum of gradients further than the noise covers. Train it in float32"
+            )
+    if ghost:
+        private = ghost_module(network)
+    else:
+        private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean")
         private.forbid_grad_accumulation()  # Opacus does so with its own samplers
+    mend_gradients(private)
     accountant = create_accountant("prv")
     optimizer = private_optimizer(
         optimizer,

@@ -25,6 +25,7 @@ from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
 from .adapters import warn_of_untrained_adapters
+from .additivity import check_additive
 from .checkpoints import Checkpoint, migrate, unwrap_module
 from .dp_sgd import TrainingSettings, train_teacher
 from .jobs import Job, run_job, start_worker
@@ -118,7 +119,9 @@ def train_teachers(
             shards, a private folder that others can read, a finished training with a random allocation of which files
             are missing, or a file in the folder that is damaged, was trained with other settings, on other data or with
             other shards, or was written by a newer version.
-        UnprovenPrivacy: training changes the network other than by its noisy steps, see :func:`train_teacher`.
+        UnprovenPrivacy: training changes the network other than by its noisy steps; or, tried on random numbers of the
+            records' shapes, a layer or the loss mixes the records of a batch, layers see rows that are no records, or
+            the network remembers what it has read.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
@@ -339,11 +342,11 @@ def check_training(
     device: str,
     private: bool,
 ) -> None:
-    """Train on zeros of the records' shapes: what fails here would fail on every shard, and shows no record.
+    """Train on zeros and random numbers of the records' shapes: what fails here fails on every shard, and shows none.
 
     Raises:
         InvalidArgument: it fails, or ``workers`` or ``device`` is no such thing.
-        UnprovenPrivacy: training changes the network other than by its noisy steps, see :func:`train_teacher`.
+        UnprovenPrivacy: see :func:`train_teacher` and :func:`check_additive`.
     """
     if workers is not None:
         check_integer("workers", workers, low=1, high=1024)
@@ -365,6 +368,8 @@ def check_training(
 
     try:
         train_teacher(build, example, shard_size=1, settings=step, seeds=(0, 0))
+        if noise is not None:
+            check_additive(networks[0], example, step)
     except UnprovenPrivacy:
         raise
     except Exception as error:  # the user's own network, loss or optimizer

@@ -144,7 +144,12 @@ def tune_teachers(
         raise InvalidArgument("candidates", "one or more TrainingSettings", candidates)
     check_number("score_epsilon", score_epsilon, low=2.0**-12, high=64.0)
     check_integer("shard_size", shard_size, low=1, high=2**53)
-    check_training(build_model, dataset, candidates[0], workers=workers, device=device, private=True)
+    alike = {
+        replace(one, noise_multiplier=1.0, max_grad_norm=1.0, batch_size=1, epochs=1, learning_rate=1.0): one
+        for one in candidates
+    }
+    for one in alike.values():
+        check_training(build_model, dataset, one, workers=workers, device=device, private=True)
     make_private_folder(folder)
     shared = shards if isinstance(shards, Shards) else None
     private = open_private(private_folder or (shared and shared.private_folder) or folder / "private")

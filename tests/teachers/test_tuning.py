@@ -201,3 +201,10 @@ def test_what_cannot_be_tuned_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(dt.InvalidArgument, match=name):
             dt.tune_teachers(**arguments(tmp_path) | wrong)
+    mixing = SETTINGS[0], replace(SETTINGS[0], loss=share_of_the_batch)
+    with pytest.raises(dt.UnprovenPrivacy, match="mixes records"):
+        dt.tune_teachers(**arguments(tmp_path) | {"candidates": mixing})
+
+
+def share_of_the_batch(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none") / len(targets)
