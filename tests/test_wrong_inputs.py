@@ -6,7 +6,6 @@ their types, and ``VALUES`` gives what is wrong for each type. What is accepted 
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import itertools
@@ -938,14 +937,6 @@ def test_an_opacus_model_votes_inside_any_module(compiled: bool) -> None:
     assert ensemble(X).shape == (2,)
     models[0](torch.randn(2, 4))  # the user's own keeps its hooks
     assert vars(models[0] if compiled else models[0][1])["autograd_grad_sample_hooks"]
-
-
-def test_quantized_teachers_differ_where_their_weights_do() -> None:
-    torch.manual_seed(0)
-    models = [torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 2)), {nn.Linear}) for _ in range(3)]
-    assert dt.PrivateMajorityEnsemble(models, dt.DaRRM(noise()))(X).shape == (2,)
-    with pytest.raises(dt.InvalidArgument, match="teachers 0 and 1 with the same weights"):
-        dt.PrivateMajorityEnsemble([models[0], copy.deepcopy(models[0]), models[2]], dt.DaRRM(noise()))
 
 
 @pytest.mark.parametrize("build", [lambda: 1 / 0, lambda: None, lambda: nn.Identity(), lambda: nn.Linear(4, 1)])

@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from ..arguments import checked, is_dense
 from ..errors import InvalidArgument
@@ -75,10 +74,9 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
         model = inner
     if not isinstance(model, nn.Module):
         raise InvalidArgument(name, "a PyTorch module or a state dict", type(model).__name__)
-    weights = (*model.named_parameters(), *model.named_buffers())
-    if empty := [key for key, value in weights if is_lazy(value) or value.is_meta]:
-        cure = "Its weights are on the meta device, or lazy: load them, or run the network on one batch."
-        raise InvalidArgument(name, "a module that has its weights", f"none for {empty[0]}", cure)
+    for key, value in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(value) or value.is_meta:
+            raise InvalidArgument(name, "a module with weights", f"none for {key}", "Load them, or run it on one batch.")
     return model
 
 
@@ -109,19 +107,10 @@ def named_weights(module: Any) -> list[tuple[str, Tensor]]:
     state = state_of(module)
     names = {name: unwrap_name(name) for name in state}
     shared = len(os.path.commonprefix(list(names.values()))) if len(names) > 1 else 0  # noqa: RUF071 - lists of parts
-    tensors = ((name.split(":"), value) for name, value in tensors_in(state))
     return sorted(
-        ((":".join((".".join(names[name][shared:]), *place)), value) for (name, *place), value in tensors),
+        ((".".join(names[name][shared:]), value) for name, value in state.items() if isinstance(value, Tensor)),
         key=lambda pair: pair[0],
     )
-
-
-def tensors_in(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a state dict by name, also those that quantized layers keep in tuples; as floats."""
-    for name, value in state.items():
-        for place, part in enumerate(value if isinstance(value, tuple) else (value,)):
-            if isinstance(part, Tensor):
-                yield f"{name}:{place}" if place else name, part.dequantize() if part.is_quantized else part
 
 
 def weights_digest(module: Any) -> str:

@@ -11,7 +11,7 @@ import torch
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, warn_caller
 from .adapters import warn_of_idle_adapters
-from .checkpoints import common_weights, named_weights, state_of, tensors_in, unwrap_module, weights_digest
+from .checkpoints import common_weights, named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
 
@@ -150,7 +150,7 @@ def check_different(models: Sequence[Any]) -> None:
 
 def _trained_weights(model: Any) -> dict[str, Any]:
     """The parameters of a module, or everything where it has none (TorchScript may freeze them), by name."""
-    state = dict(tensors_in(state_of(model)))
+    state = {name: value for name, value in state_of(model).items() if isinstance(value, torch.Tensor)}
     parameters = {name for name, _ in unwrap_module(model).named_parameters()} & state.keys()
     return {name: value for name, value in state.items() if not parameters or name in parameters}
 
