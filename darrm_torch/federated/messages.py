@@ -22,7 +22,7 @@ from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..files import write_private
-from ..limits import check_file
+from ..limits import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -161,7 +161,7 @@ def site_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
         return key
     expected = "a PEM file with an Ed25519 key without a password"
     try:
-        content = check_file("path", file, expected=expected, most=2**16).read_bytes()
+        content = read_file("path", file, expected=expected, most=2**16)
         found = serialization.load_pem_private_key(content, password=None)
     except InvalidArgument:
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import LedgerError
 from ..files import write_private
-from ..limits import check_file
+from ..limits import read_file
 from .ledger_file import Mark, file_errors
 
 __all__ = ["LedgerHead"]
@@ -32,9 +32,9 @@ class LedgerHead:
             LedgerError: it is missing though ``required``, damaged, or of another ledger.
         """
         try:
-            if os.path.lexists(self.path):
-                check_file("head", self.path, most=_LARGEST)
-            head = json.loads(Path(self.path).read_text(encoding="utf-8"))
+            if not os.path.lexists(self.path):
+                raise FileNotFoundError(self.path)
+            head = json.loads(read_file("head", self.path, most=_LARGEST))
             owner, mark = head["ledger"], Mark(int(head["entries"]), 0, str(head["digest"]))
         except FileNotFoundError:
             if required:
