@@ -76,9 +76,7 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
         raise InvalidArgument(name, "a PyTorch module or a state dict", type(model).__name__)
     for key, value in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(value) or value.is_meta:
-            raise InvalidArgument(
-                name, "a module with weights", f"none for {key}", "Load them, or run it on one batch."
-            )
+            raise InvalidArgument(name, "a module with weights", f"none for {key}", "Load them, or run one batch.")
     return model
 
 
