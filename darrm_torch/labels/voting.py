@@ -118,8 +118,10 @@ class VotingTeachers(nn.ModuleList):
                 problems.append((number, error))
                 continue
             found = self._competing(name, outputs, (size_of(inputs),)).shape[-1]
-            if outputs.numel() == self._questions(inputs) and self._is_probability(self[number], inputs):
-                cure = "They seem to end in a sigmoid, and would vote 1 for everything: return logits."
+            alone = outputs.numel() == self._questions(inputs)
+            if (alone or self._mechanism.shares > 1) and self._are_probabilities(self[number], inputs, alone=alone):
+                wrong = "sigmoid, and would vote 1 for everything" if alone else "softmax, which would be applied twice"
+                cure = f"They seem to end in a {wrong}: return logits."
                 raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
             if classes not in (0, found):
                 raise InvalidArgument(name, f"logits of {classes} classes, like those of the teachers before", found)
@@ -309,14 +311,15 @@ class VotingTeachers(nn.ModuleList):
                 return network(mapped(inputs, own), self._logits)
             return looked_at(logits_of(call(network, mapped(inputs, own)), self._logits))
 
-    def _is_probability(self, network: nn.Module, inputs: Structure) -> bool:
-        """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""
+    def _are_probabilities(self, network: nn.Module, inputs: Structure, *, alone: bool) -> bool:
+        """Whether a network's outputs are those of a sigmoid (``alone``) or of a softmax, whatever its weights are."""
         try:
             constant = [_with_constant_weights(network, value) for value in (-2.0, 0.5, 2.0)]
             outputs = torch.cat([self._outputs(one, inputs) for one in constant])
         except Exception:  # the user's own network
             return False
-        return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
+        sums = alone or bool(((outputs.double().sum(dim=-1) - 1).abs() < 1e-2).all())
+        return sums and bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
         """The logits ``(*rows, C)`` of the classes that compete, checked; a row for each question."""
