@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = ["last_true", "smallest_epsilon"]
+from scipy import optimize
+
+__all__ = ["last_true", "last_within", "relative_excess", "smallest_epsilon"]
 
 _LARGEST = 600.0  # e^epsilon is a float
 
@@ -29,6 +31,62 @@ def last_true(
         middle = math.sqrt(true * false) if geometric else (true + false) / 2
         true, false = (middle, false) if holds(middle) else (true, middle)
     return true
+
+
+def last_within(
+    excess: Callable[[float], float], true: float, false: float, *, tolerance: float, geometric: bool = False
+) -> float:
+    """The number at which :func:`last_true` stops for the condition ``excess(number) <= 0``, sooner.
+
+    Brent's method encloses the number first. The bisection then evaluates only what this leaves open.
+
+    Args:
+        excess: a monotone function, the relative distance to a limit: -1 or more, also infinite.
+        true: an end of the interval at which it is not positive; may be the larger or the smaller end; positive.
+        false: the other end, at which it is positive.
+        tolerance, geometric: as in :func:`last_true`.
+
+    >>> tried = []
+    >>> round(last_within(lambda x: tried.append(x) or x * x / 2 - 1, 1.0, 64.0, tolerance=1e-6), 5)
+    1.41421
+    >>> len(tried) < 15
+    True
+    """
+    known: dict[float, float] = {}
+    sign = 1 if false > true else -1
+
+    def value(number: float) -> float:
+        if number not in known:
+            known[number] = excess(number)
+        return known[number]
+
+    def logarithm(part: float) -> float:
+        more = value(false if part == 1 else true * (false / true) ** part)
+        return max(-20.0, min(20.0, math.log1p(max(more, -1 + 2.0**-40)))) or -1e-300  # no zero, where Brent's stops
+
+    def holds(number: float) -> bool:
+        if any(more <= 0 and number * sign <= one * sign for one, more in known.items()):
+            return True
+        return not any(more > 0 and number * sign >= one * sign for one, more in known.items()) and value(number) <= 0
+
+    width = tolerance / 4 / abs(math.log(false / true))
+    optimize.brentq(logarithm, 0.0, 1.0, xtol=width, rtol=1e-15, maxiter=40, disp=False)
+    found = last_true(holds, true, false, tolerance=tolerance, geometric=geometric)
+    if value(found) <= 0:
+        return found
+    # It is not monotone.
+    return last_true(lambda number: value(number) <= 0, true, false, tolerance=tolerance, geometric=geometric)
+
+
+def relative_excess(cost: float, limit: float) -> float:
+    """``cost / limit - 1``, positive only if the cost exceeds the limit, whatever is rounded.
+
+    >>> relative_excess(3.0, 2.0), relative_excess(2.0, 2.0), relative_excess(1.0, 0.0)
+    (0.5, 0.0, inf)
+    """
+    if cost <= limit:
+        return min(cost / limit - 1, 0.0) if 0 < limit < math.inf else -1.0
+    return max(cost / limit - 1, 5e-324) if limit else math.inf
 
 
 def smallest_epsilon(

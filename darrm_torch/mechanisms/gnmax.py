@@ -18,7 +18,7 @@ from scipy import fft, special
 
 from ..arguments import checked
 from ..arrays import FloatArray, IntArray
-from ..bisection import last_true
+from ..bisection import last_within, relative_excess
 from ..errors import InvalidArgument, check_integer, check_number
 from ..noise.histograms import standings, votes_within
 from ..noise.regions import check_target
@@ -218,16 +218,18 @@ class GNMax(GaussianCounts):
                 "votes at most",
             )
 
-        def keeps(sigma: float) -> bool:
+        @functools.cache
+        def excess(sigma: float) -> float:
             tried = replace(mechanism, sigma=sigma)
-            if tried._epsilon_of_labels(labels, target.delta, overlap) <= target.epsilon:
-                return True  # the guarantee is the smallest of several bounds, some of them expensive
-            return tried.guarantee(labels=labels).epsilon <= target.epsilon
+            epsilon = tried._epsilon_of_labels(labels, target.delta, overlap)
+            if epsilon > target.epsilon:  # the guarantee is the smallest of several bounds, some of them expensive
+                epsilon = tried.guarantee(labels=labels).epsilon
+            return relative_excess(epsilon, target.epsilon)
 
         enough = mechanism.sigma
-        while keeps(enough / 2):
+        while excess(enough / 2) <= 0:
             enough /= 2
-        return replace(mechanism, sigma=last_true(keeps, enough, enough / 2, tolerance=2.0**-10))
+        return replace(mechanism, sigma=last_within(excess, enough, enough / 2, tolerance=2.0**-10))
 
     def _epsilon_of_labels(self, labels: int, delta: float, overlap: int) -> float:
         """Epsilon by the Renyi bound of the labels themselves; infinite where it is not known."""

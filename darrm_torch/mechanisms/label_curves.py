@@ -26,6 +26,7 @@ _MOST_MOVES = 8  # votes that may move at once
 LARGEST_LISTED = 64.0  # nats; a label with a larger epsilon gains nothing worth listing
 _MOST_LABELS = 2**17  # composing more takes seconds
 _POINTS = 257
+_MOST_NUMBERS = 2**18  # in one array
 _ERROR = 1.01e-12  # of each probability: see Mechanism.label_probabilities
 
 
@@ -76,14 +77,19 @@ def curve_of_pairs(here: FloatArray, there: FloatArray, beyond: PrivacyGuarantee
         here, there: (N, labels) the pairs, of which each occurs in both orders.
         beyond: a known guarantee.
     """
-    points = []
-    for epsilon in np.linspace(0.0, beyond.epsilon, _POINTS)[:-1].tolist():
-        excess = np.maximum(here - math.exp(epsilon) * (1 - 2.0**-50) * there, 0.0).sum(axis=1)
-        delta = min(1.0, float(excess.max(initial=0.0)) * (1 + 2.0**-40))
-        points.append(PrivacyGuarantee(epsilon=epsilon, delta=delta))
+    epsilons = np.linspace(0.0, beyond.epsilon, _POINTS)[:-1].tolist()
+    factors = np.array([math.exp(epsilon) * (1 - 2.0**-50) for epsilon in epsilons])[:, None, None]
+    at_once = max(1, _MOST_NUMBERS // max(1, here.size))
+    excesses = [
+        np.maximum(here - factors[first : first + at_once] * there, 0.0).sum(axis=2).max(axis=1, initial=0.0)
+        for first in range(0, len(epsilons), at_once)
+    ]
+    deltas = np.minimum(1.0, np.concatenate(excesses) * (1 + 2.0**-40)).tolist()
+    points = [PrivacyGuarantee(epsilon=one, delta=delta) for one, delta in zip(epsilons, deltas, strict=True)]
     return (*points, beyond)
 
 
+@functools.lru_cache(maxsize=256)
 def composed_epsilon(points: tuple[PrivacyGuarantee, ...], labels: int, delta: float) -> float:
     """Epsilon at ``delta`` of ``labels`` labels that keep ``points`` each; infinite without points or for too many."""
     if not points or labels > _MOST_LABELS:

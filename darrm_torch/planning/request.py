@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ..bisection import last_true
+from ..bisection import last_within, relative_excess
 from ..errors import InvalidArgument, check_integer, check_number
 from ..mechanisms.base import MOST_LABELS
 from ..mechanisms.gaussian import pure_composition
@@ -180,13 +181,21 @@ class Request:
 
     def keeps(self, mechanism: PricedMechanism, slack: float = 1.0) -> bool:
         """Whether the mechanism keeps every target, or the allowance, times ``slack``."""
+        return self._excess(mechanism, slack) <= 0
+
+    def _excess(self, mechanism: PricedMechanism, slack: float) -> float:
+        """By which part it exceeds a target, or the allowance, times ``slack``; at most 0 if it keeps all of them."""
         if self.allowance is not None:
             cost = mechanism.self_bounding_allowance(teachers=self.teachers, overlap=self.overlap)
-            return cost <= self.allowance * slack
-        return all(
-            self.price(mechanism, count, target.delta).epsilon <= target.epsilon * slack
-            for count, target in self.requirements
-        )
+            return relative_excess(cost, self.allowance * slack)
+        worst = -1.0
+        for count, target in self.requirements:
+            worst = max(
+                worst, relative_excess(self.price(mechanism, count, target.delta).epsilon, target.epsilon * slack)
+            )
+            if worst > 0:
+                break
+        return worst
 
     def strongest(
         self,
@@ -209,14 +218,15 @@ class Request:
             InvalidArgument: not even ``low`` keeps the targets.
         """
 
-        def fits(strength: float) -> bool:
-            return self.keeps(make(strength), slack)
+        @functools.cache
+        def excess(strength: float) -> float:
+            return self._excess(make(strength), slack)
 
-        if fits(high):
+        if excess(high) <= 0:
             return high
-        if not fits(low):
+        if excess(low) > 0:
             raise self.unmet()
-        return last_true(fits, low, high, tolerance=tolerance, geometric=True)
+        return last_within(excess, low, high, tolerance=tolerance, geometric=True)
 
     def unmet(self) -> InvalidArgument:
         """The error to raise where no strength of a mechanism keeps the targets."""

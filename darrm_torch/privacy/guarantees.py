@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
@@ -88,18 +87,21 @@ def drop_implied(points: Iterable[PrivacyGuarantee]) -> tuple[PrivacyGuarantee, 
     return tuple(kept)
 
 
-def lower_hull(points: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The corners of the largest convex function below ``points``, which come in order of their first number."""
-    hull: list[tuple[Any, Any]] = []
+def _is_corner(one: tuple[Any, ...], two: tuple[Any, ...], three: tuple[Any, ...]) -> bool:
+    return bool((two[1] - one[1]) / (two[0] - one[0]) < (three[1] - two[1]) / (three[0] - two[0]))
+
+
+def lower_hull(points: Iterable[tuple[Any, ...]], is_corner: Callable[..., bool] = _is_corner) -> list[tuple[Any, ...]]:
+    """The corners of the largest convex function below ``points``, which come in order of their first number.
+
+    ``is_corner`` says of three points in order whether the slope rises at the second.
+    """
+    hull: list[tuple[Any, ...]] = []
     for point in points:
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+        while len(hull) > 1 and not is_corner(hull[-2], hull[-1], point):
             hull.pop()
         hull.append(point)
     return hull
-
-
-def _slope(one: tuple[Any, Any], two: tuple[Any, Any]) -> Any:
-    return (two[1] - one[1]) / (two[0] - one[0])
 
 
 @functools.lru_cache(maxsize=128)
@@ -110,14 +112,29 @@ def curve_corners(points: tuple[PrivacyGuarantee, ...]) -> list[tuple[Fraction, 
     mirror images ``(1/t, 1 - (1 - delta) / t)``: it is their lower convex hull. For one point this is randomized
     response that reveals everything with probability delta (Kairouz, Oh, Viswanath 2015).
     """
-    corners = {Fraction(0): Fraction(1)}
+    least: dict[float, float] = {}
     for point in points:
         if point.epsilon <= LARGEST_EPSILON:
-            t, delta = Fraction(math.exp(point.epsilon)), Fraction(point.delta)
-            for place, height in ((t, delta), (1 / t, 1 - (1 - delta) / t)):
-                corners[place] = min(height, corners.get(place, height))
-    places, heights = zip(*sorted(corners.items()), strict=True)
-    return lower_hull(zip(places, itertools.accumulate(heights, min), strict=True))
+            t = math.exp(point.epsilon)
+            least[t] = min(point.delta, least.get(t, 1.0))
+    right = []  # homogeneous coordinates: integers (x, y, w) for (x / w, y / w) are much quicker than fractions
+    for t, delta in sorted(least.items()):
+        (above, below), (part, whole) = t.as_integer_ratio(), delta.as_integer_ratio()
+        right.append((above * whole, part * below, below * whole))
+    left = [(w, x - w + y, x) for x, y, w in reversed(right) if x > w]
+    lowest, falling = (0, 1, 1), [(0, 1, 1)]
+    for x, y, w in [*left, *right]:
+        if y * lowest[2] > lowest[1] * w:
+            falling.append((x * lowest[2], lowest[1] * w, w * lowest[2]))
+        else:
+            falling.append(lowest := (x, y, w))
+    return [(Fraction(x, w), Fraction(y, w)) for x, y, w in lower_hull(falling, _turns_left)]
+
+
+def _turns_left(one: tuple[int, ...], two: tuple[int, ...], three: tuple[int, ...]) -> bool:
+    """:func:`_is_corner` in homogeneous coordinates with positive weights: their determinant is positive."""
+    (a, b, c), (d, e, f), (g, h, i) = one, two, three
+    return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g) > 0
 
 
 def format_bound(bound: float, digits: int = 4) -> str:

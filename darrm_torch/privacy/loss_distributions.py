@@ -383,9 +383,14 @@ def _promise(points: tuple[PrivacyGuarantee, ...], step: float) -> Any:
 
 def _promise_curve(points: tuple[PrivacyGuarantee, ...], epsilons: Any) -> FloatArray:
     """Delta at ``epsilons`` of the worst release that keeps all ``points``."""
-    places, heights = np.array(curve_corners(points), dtype=np.float64).T
-    curve = np.interp(np.exp(epsilons), places, heights)
+    curve = np.interp(np.exp(epsilons), *_corners(points))
     return np.asarray(np.maximum(curve, 0.0))  # interpolation may end one unit below zero
+
+
+@lru_cache(maxsize=128)
+def _corners(points: tuple[PrivacyGuarantee, ...]) -> FloatArray:
+    """(2, N) the corners e^epsilon, and delta there."""
+    return np.array(curve_corners(points), dtype=np.float64).T
 
 
 # --- on grids of our own -------------------------------------------------------------------------------------------

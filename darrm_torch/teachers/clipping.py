@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import UnprovenPrivacy
 from .secure import SecureRandom
 from .structures import Structure, call
 
-__all__ = ["first_parameters", "ghost_gradients", "no_gradients", "private_optimizer"]
+__all__ = [
+    "LONGEST",
+    "first_parameters",
+    "ghost_gradients",
+    "ghost_module",
+    "no_gradients",
+    "private_optimizer",
+    "record_norms",
+]
+
+LONGEST = 1e18  # a longer gradient counts as not finite: its square does not fit into float32
 
 
 def private_optimizer(
@@ -24,11 +36,11 @@ def private_optimizer(
     random: SecureRandom | None,
     ghost: bool,
 ) -> Any:
-    """Opacus' optimizer with a public divisor, a rule for gradients that are not finite, and secure noise on request.
+    """Opacus' optimizer with a public divisor, norms that do not round up the bound, and secure noise on request.
 
     The divisor is the expected batch size; Opacus computes it from the true size of the shard. And a record whose
-    gradient is not finite contributes zero, silently: otherwise one record could make the whole teacher NaN. With
-    ghost clipping :func:`ghost_gradients` takes care of that.
+    gradient is not finite, or longer than :data:`LONGEST`, contributes zero, silently: otherwise one record could make
+    the whole teacher NaN. With ghost clipping :func:`ghost_gradients` takes care of both.
     """
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
@@ -41,36 +53,57 @@ def private_optimizer(
                 noise = random.normal(parameter.summed_grad, self.noise_multiplier * self.max_grad_norm)
                 parameter.grad = (parameter.summed_grad + noise).view_as(parameter)
 
-    class Finite(Secure):
+    class Clipping(Secure):
         def clip_and_accumulate(self) -> None:
-            earlier = [parameter.summed_grad for parameter in self.params]  # of the same batch
-            self._sum_clipped()
-            if not all(bool(parameter.summed_grad.isfinite().all()) for parameter in self.params):
-                gradients = [sample.reshape(len(sample), -1) for sample in self.grad_samples]
-                finite = torch.stack([gradient.isfinite().all(dim=1) for gradient in gradients]).all(dim=0)
-                for parameter in self.params:
-                    kept = finite.reshape(-1, *[1] * parameter.dim())
-                    parameter.grad_sample = torch.where(kept, self._get_flat_grad_sample(parameter), 0.0)
-                self._sum_clipped()
-            for parameter, before in zip(self.params, earlier, strict=True):
-                if before is not None:
-                    parameter.summed_grad = parameter.summed_grad + before
-
-        def _sum_clipped(self) -> None:
-            for parameter in self.params:
-                parameter.summed_grad = None
-            super().clip_and_accumulate()
+            # Mixed precision has gradients with few digits: their norms need all digits of the weights.
+            gradients = [self._get_flat_grad_sample(parameter).to(parameter.dtype) for parameter in self.params]
+            norms = _together([record_norms(gradient) for gradient in gradients])
+            kept = norms < LONGEST
+            factors = torch.where(kept, _clip_factors(norms, self.max_grad_norm), 0.0)
+            every = bool(kept.all())
+            for parameter, gradient in zip(self.params, gradients, strict=True):
+                finite = gradient if every else torch.where(kept.reshape(-1, *[1] * parameter.dim()), gradient, 0.0)
+                clipped = torch.einsum("i,i...", factors.to(gradient), finite)
+                earlier = parameter.summed_grad  # of the same batch
+                parameter.summed_grad = clipped if earlier is None else earlier + clipped
 
     class Ghost(Secure, DPOptimizerFastGradientClipping):  # type: ignore[misc]
         pass
 
-    return (Ghost if ghost else Finite)(
+    return (Ghost if ghost else Clipping)(
         optimizer,
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
         expected_batch_size=expected_batch_size,
         generator=generator,
     )
+
+
+def record_norms(gradient: Tensor) -> Tensor:
+    """The L2 norms ``(B,)`` of the records' gradients ``(B, ...)`` for one parameter, exact to about 2e-6.
+
+    Torch adds up long rows of float32 one by one: the norm of ten million weights is too small by up to a hundredth,
+    and a record would exceed the bound by as much. Here, squares are added in float32 for 4,096 weights at most.
+    """
+    count, size, most = len(gradient), math.prod(gradient.shape[1:]), 4096
+    rows: Tensor = gradient.reshape(count, size)
+    length: Callable[..., Tensor] = torch.linalg.vector_norm
+    if size <= most:
+        return length(rows, dim=1)
+    whole = size - size % most
+    parts = length(rows[:, :whole].reshape(count, whole // most, most), dim=2)
+    rest = length(rows[:, whole:], dim=1, keepdim=True)
+    return length(torch.cat([parts, rest], dim=1).double(), dim=1).to(gradient.dtype)
+
+
+def _together(norms: list[Tensor]) -> Tensor:
+    """The norms ``(B,)`` over all parameters."""
+    together: Tensor = torch.stack([norm.to(norms[0].device) for norm in norms], dim=1).norm(2, dim=1)
+    return together
+
+
+def _clip_factors(norms: Tensor, bound: float) -> Tensor:
+    return (bound / (norms + 1e-6)).clamp(max=1.0)
 
 
 def no_gradients(optimizer: Any, *, ghost: bool) -> None:
@@ -82,29 +115,56 @@ def no_gradients(optimizer: Any, *, ghost: bool) -> None:
             parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
 
 
-def ghost_gradients(module: Any, losses_of: Callable[[Tensor | None], Tensor]) -> None:
+def ghost_module(network: nn.Module) -> Any:
+    """The network with Opacus' hooks, which keep of the records' gradients for a layer nothing but their norms."""
+    from opacus import GradSampleModule
+
+    class Norms(GradSampleModule):  # type: ignore[misc]
+        def capture_backprops_hook(self, module: nn.Module, *arguments: Any, **named: Any) -> None:
+            super().capture_backprops_hook(module, *arguments, **named)
+            for parameter in module.parameters():
+                gradient = getattr(parameter, "grad_sample", None)
+                if gradient is None:
+                    continue
+                if gradient.dtype != parameter.dtype:
+                    raise UnprovenPrivacy(
+                        "ghost clipping cannot bound gradients in mixed precision, because their norms and their sum "
+                        'are rounded differently. Train without autocast, or with grad_sample_mode="hooks"'
+                    )
+                parameter.record_norms, parameter.grad_sample = record_norms(gradient), None  # type: ignore[attr-defined]
+
+    return Norms(network, batch_first=True, loss_reduction="mean")
+
+
+def ghost_gradients(module: Any, optimizer: Any, losses_of: Callable[[list[int]], Tensor], records: list[int]) -> None:
     """Ghost clipping: one backward pass for the norms of the records' gradients, another for their clipped sum.
 
+    Norms are sums of squares, whose rounding errors are relative. In sums of Gram products, as in Opacus' own ghost
+    clipping, terms cancel: a norm of 300 can come out as 0, and the record is not clipped.
+
     Args:
-        module: a ``GradSampleModuleFastGradientClipping`` with ``use_ghost_clipping=False``. Norms are then sums
-            of squares, whose rounding errors are relative. In sums of Gram products, terms cancel: a norm of 300 can
-            come out as 0, and the record is not clipped.
-        losses_of: returns the losses ``(B,)`` of the records in this mask, and zero for all others.
+        module: the one of :func:`ghost_module`.
+        optimizer: its optimizer.
+        losses_of: returns the losses ``(B,)`` of these records.
+        records: the records of this batch. Those whose gradient is not finite are left out: even with a loss of zero,
+            they could make the sum NaN.
     """
-    kept: Tensor | None = None
-    while True:
-        losses = losses_of(kept)
+    while records:
+        for parameter in optimizer.params:
+            parameter.record_norms = None  # those of an earlier batch
+        losses = losses_of(records)
         losses.mean().backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        norms = module.get_norm_sample()
-        finite = norms.isfinite()
-        for parameter in module.trainable_parameters:
+        norms = _together([parameter.record_norms for parameter in optimizer.params])
+        for parameter in optimizer.params:
             parameter.grad = None
-        if bool(finite.all()):
-            break
-        kept = finite if kept is None else kept & finite
-    module.disable_hooks()
-    (module.get_clipping_coef().detach() * losses).sum().backward()
-    module.enable_hooks()
+        kept = norms < LONGEST
+        if bool(kept.all()):
+            module.disable_hooks()
+            (_clip_factors(norms, optimizer.max_grad_norm) * losses).sum().backward()  # type: ignore[no-untyped-call]
+            module.enable_hooks()
+            return
+        records = [record for record, keep in zip(records, kept.tolist(), strict=True) if keep]
+    no_gradients(optimizer, ghost=True)
 
 
 def first_parameters(model: nn.Module, inputs: Structure) -> list[Tensor]:

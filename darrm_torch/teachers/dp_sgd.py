@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,7 +25,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from .checkpoints import FORMAT, FORMAT_KEY
-from .clipping import first_parameters, ghost_gradients, no_gradients, private_optimizer
+from .clipping import (
+    first_parameters,
+    ghost_gradients,
+    ghost_module,
+    no_gradients,
+    private_optimizer,
+)
 from .gradients import mend_gradients
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
@@ -158,6 +165,23 @@ def _prepared(build_model: Callable[[], nn.Module], device: str) -> nn.Module:
     return model
 
 
+def _batch_generator(seed: int) -> torch.Generator:
+    """The generator that draws batches. It continues Torch's own, which starts again from another seed.
+
+    A function that builds a network may call ``torch.manual_seed(0)``, and so may a data set or a network each time
+    that it reads a record. Were batches drawn from Torch's own generator, anyone could then repeat the draws, and
+    sampling would amplify nothing.
+    """
+    generator = torch.Generator()
+    fresh, other = (int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(2, np.uint64))
+    if torch.initial_seed() == seed:
+        generator.set_state(torch.get_rng_state())
+    else:
+        generator.manual_seed(fresh)
+    torch.manual_seed(other)
+    return generator
+
+
 def _trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
@@ -221,7 +245,8 @@ def train_teacher(
     """Train one teacher in this process and return the content of its file (see :func:`load_teacher`).
 
     ``shard_size`` is the declared size, see :func:`~darrm_torch.train_teachers`; ``dataset`` may hold no record at all.
-    A record of :func:`ignored_records`, and one whose gradient is not finite, contributes zero to every step.
+    A record of :func:`ignored_records`, and one whose gradient is not finite or longer than 1e18, contributes zero to
+    every step.
 
     Args:
         seeds: for initial weights and batches, and for the noise; ``None``: from the operating system. Torch's own
@@ -229,13 +254,14 @@ def train_teacher(
 
     Raises:
         UnprovenPrivacy: training with privacy changed a buffer of the model, or reading a batch one of its weights; or
-            one record's gradient depends on the others'.
+            one record's gradient depends on the others'; or weights are trained in half precision.
     """
     with torch.random.fork_rng(range(torch.cuda.device_count()) if device.startswith("cuda") else []):
         first, second = seeds or (secrets.randbits(63), secrets.randbits(63))
         torch.manual_seed(first)
+        given = (first, second)
         return _train(
-            build_model, dataset, shard_size, settings, second, SecureRandom() if secure else None, device, on_step
+            build_model, dataset, shard_size, settings, given, SecureRandom() if secure else None, device, on_step
         )
 
 
@@ -244,12 +270,13 @@ def _train(
     dataset: Any,
     shard_size: int,
     settings: TrainingSettings,
-    noise_seed: int,
+    seeds: tuple[int, int],
     random: SecureRandom | None,
     device: str,
     on_step: Callable[[], None],
 ) -> dict[str, Any]:
     model = _prepared(build_model, device)
+    generator = _batch_generator(seeds[0])
     trunk, network = _split(model)
     if isinstance(dataset, TensorDataset):
         dataset = TensorDataset(*(tensor.to(device) for tensor in dataset.tensors))
@@ -266,17 +293,16 @@ def _train(
     accountant, private, ghost = None, network, settings.grad_sample_mode == "ghost"
     if settings.noise_multiplier is None:
         shuffle = len(rows) > 0  # Torch's sampler refuses an empty data set
-        loader = DataLoader(rows, settings.batch_size, shuffle=shuffle, collate_fn=list)
+        loader = DataLoader(rows, settings.batch_size, shuffle=shuffle, collate_fn=list, generator=generator)
     else:
-        accountant, private, optimizer = _made_private(network, optimizer, steps, settings, noise_seed, random)
-        batches = PoissonBatches(random, count=len(rows), steps=steps)
-        loader = DataLoader(rows, batch_sampler=batches, collate_fn=list)
+        accountant, private, optimizer = _made_private(network, optimizer, steps, settings, seeds[1], random)
+        batches = PoissonBatches(random or generator, count=len(rows), steps=steps)
+        loader = DataLoader(rows, batch_sampler=batches, collate_fn=list, generator=generator)
     first: list[Tensor] = []  # those whose batch gradients are computed
 
-    def losses_of(rows: list[int], kept: Tensor | None = None) -> Tensor:
+    def losses_of(rows: list[int]) -> Tensor:
         inputs, targets = batch_of(dataset, rows, device)
-        finite = finite_rows((inputs, targets), len(rows)).to(device)
-        kept = finite if kept is None else finite & kept
+        kept = finite_rows((inputs, targets), len(rows)).to(device)
         if not bool(kept.all()):
             inputs, targets = zeros_unless(kept, (inputs, targets))
         if trunk is not None:
@@ -299,10 +325,10 @@ def _train(
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
             (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
-        elif not part:
-            no_gradients(optimizer, ghost=ghost)
         elif ghost:
-            ghost_gradients(private, functools.partial(losses_of, part))
+            ghost_gradients(private, optimizer, losses_of, part)
+        elif not part:
+            no_gradients(optimizer, ghost=False)
         else:
             losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
@@ -361,12 +387,18 @@ def _made_private(
             "with scale_grad_by_freq, the gradient of a record depends on the others of its batch, which ghost "
             'clipping does not see. Leave it out, or use grad_sample_mode="hooks"'
         )
-    # Norms of gradients themselves: those of Gram products cancel in float32, and a record could exceed the bound.
-    bound = {"max_grad_norm": settings.max_grad_norm, "use_ghost_clipping": False} if ghost else {}
-    private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean", **bound)
-    mend_gradients(private)
-    if not ghost:
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+            raise UnprovenPrivacy(
+                f"the weight {name} is trained in {str(parameter.dtype).removeprefix('torch.')}, whose rounding lets "
+                "one record move the sum of gradients further than the noise covers. Train it in float32"
+            )
+    if ghost:
+        private = ghost_module(network)
+    else:
+        private = wrap_model(network, settings.grad_sample_mode, batch_first=True, loss_reduction="mean")
         private.forbid_grad_accumulation()  # Opacus does so with its own samplers
+    mend_gradients(private)
     accountant = create_accountant("prv")
     optimizer = private_optimizer(
         optimizer,

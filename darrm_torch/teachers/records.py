@@ -125,10 +125,10 @@ class RowNumbers(Dataset[int]):
 class PoissonBatches:
     """Poisson samples of ``count`` records, perhaps none, at rate 1 / ``steps``; ``steps`` an epoch.
 
-    Without ``random`` they are those of Opacus' sampler, which refuses an empty data set.
+    With a generator of Torch they are those of Opacus' sampler, which refuses an empty data set.
     """
 
-    def __init__(self, random: SecureRandom | None, *, count: int, steps: int) -> None:
+    def __init__(self, random: SecureRandom | torch.Generator, *, count: int, steps: int) -> None:
         self._random, self._count, self._steps = random, count, steps
 
     def __len__(self) -> int:
@@ -137,10 +137,10 @@ class PoissonBatches:
     def __iter__(self) -> Iterator[list[int]]:
         rate = 1 / self._steps
         for _ in range(self._steps):
-            if self._random is not None:
+            if isinstance(self._random, SecureRandom):
                 yield self._random.sample(self._count, rate).tolist()
             else:
-                yield (torch.rand(self._count) < rate).nonzero().reshape(-1).tolist()
+                yield (torch.rand(self._count, generator=self._random) < rate).nonzero().reshape(-1).tolist()
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 from fractions import Fraction
@@ -11,7 +12,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee
-from darrm_torch.privacy.guarantees import check_guarantee, drop_implied, format_bound, implied_by, round_up
+from darrm_torch.privacy.guarantees import (
+    check_guarantee,
+    curve_corners,
+    drop_implied,
+    format_bound,
+    implied_by,
+    lower_hull,
+    round_up,
+)
 
 guarantees = st.builds(PrivacyGuarantee, epsilon=st.sampled_from([0.0, 0.1, 1.0, math.inf]), delta=st.floats(0, 1))
 
@@ -57,3 +66,17 @@ def test_a_guarantee_is_built_by_name() -> None:
         PrivacyGuarantee(2, 1e-5)  # type: ignore[misc]
     assert PrivacyGuarantee(epsilon=2, delta=0) == PrivacyGuarantee(epsilon=2.0)
     assert pickle.loads(pickle.dumps(PrivacyGuarantee(epsilon=2))) == PrivacyGuarantee(epsilon=2)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 1e-17, 0.5, 1.0, 2.0, 299.0, 301.0]), st.floats(0, 1)), max_size=8))
+@settings(max_examples=50)
+def test_the_corners_of_a_curve_are_those_of_the_hull_in_rational_numbers(pairs: list[tuple[float, float]]) -> None:
+    places = {Fraction(0): Fraction(1)}
+    for epsilon, delta in pairs:
+        if epsilon <= 300:
+            t, height = Fraction(math.exp(epsilon)), Fraction(delta)
+            for place, value in ((t, height), (1 / t, 1 - (1 - height) / t)):
+                places[place] = min(value, places.get(place, value))
+    falling = zip(sorted(places), itertools.accumulate((places[one] for one in sorted(places)), min), strict=True)
+    points = tuple(PrivacyGuarantee(epsilon=epsilon, delta=delta) for epsilon, delta in pairs)
+    assert curve_corners(points) == lower_hull(falling)

@@ -13,7 +13,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from darrm_torch import InvalidArgument, TrainingSettings, UnprovenPrivacy, read_privacy
+from darrm_torch.teachers import dp_sgd
 from darrm_torch.teachers.dp_sgd import train_teacher
+from darrm_torch.teachers.records import batch_of
 from tests.teachers.helpers import Centred, build, some_data, zeros
 
 
@@ -276,3 +278,37 @@ def test_settings_as_plain_values() -> None:
     assert plain["optimizer"] == "torch.optim.sgd.SGD(momentum=0.9)"
     assert plain["loss"] == "MSELoss()"
     assert TrainingSettings(**TrainingSettings().to_dict()) == TrainingSettings()
+
+
+def seeded() -> nn.Module:
+    torch.manual_seed(0)
+    return bias_free()
+
+
+class Reseeding(Dataset[Any]):
+    """Items that seed Torch's generator, as deterministic transforms do."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> Any:
+        torch.manual_seed(row)
+        return torch.rand(4), row % 2
+
+
+@pytest.mark.parametrize(
+    ("network", "data"), [(seeded, TensorDataset(*some_data(40))), (bias_free, Reseeding())], ids=["network", "data"]
+)
+def test_who_seeds_torch_knows_no_batches(network: Any, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With equal batches, sampling would amplify nothing. By chance, 15 draws of 40 records never agree."""
+    drawn: list[list[int]] = []
+    monkeypatch.setattr(
+        dp_sgd, "batch_of", lambda data, rows, device: drawn.append(rows) or batch_of(data, rows, device)
+    )
+    runs = []
+    for seeds in ((1, 2), (3, 2), (1, 2)):
+        drawn.clear()
+        train_teacher(network, data, shard_size=40, settings=replace(SMALL, batch_size=8), seeds=seeds)
+        runs.append([*drawn])
+    assert runs[0] == runs[2]
+    assert all(one != other for one, other in zip(runs[0][1:], runs[1][1:], strict=False))
