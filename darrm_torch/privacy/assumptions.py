@@ -49,20 +49,21 @@ def assumptions_of(
     assumed = [f"Neighbours: two data sets that differ by {unit}. {limit}", overlap]
     if any(profile.is_private for profile in profiles):
         assumed += [
-            "Training: each teacher was trained as its accountant recorded, each step on one batch drawn by Poisson "
-            "sampling, from gradients of single records: no layer and no loss mixes the records of a batch.",
-            "Independence: no two teachers share noise or batches of their training, through seeds, generators or "
-            "loaders.",
-            "Public: numbers of records, sample rates, steps and all other settings of training do not depend on "
-            "private records. No training was stopped early, repeated or selected by looking at them"
-            + (", except by the tuning." if together else "."),
+            "Training: each teacher was trained as its accountant recorded, each step on a batch of its own, drawn by "
+            "Poisson sampling, from gradients of single records: no augmentation, layer or loss mixes the records of a "
+            "batch, and each record is one row of it.",
+            "Independence: seeds of training are secret, and no two teachers share noise or batches of their training, "
+            "through seeds, generators or loaders.",
+            "Public: preprocessing, starting weights, numbers of records, sample rates, steps and all other settings "
+            "of training do not depend on private records. No training was stopped early, repeated or selected by "
+            "looking at them" + (", except by the tuning." if together else "."),
         ]
     if together:
         assumed.append(TUNING)
     if unwatched := sum(getattr(profile.reading, "watched", True) is False for profile in profiles):
         assumed.append(
             f"Clipping: the clipping bound of {unwatched} teacher{'s' * (unwatched > 1)}, which nothing recorded, "
-            "never changed between clipping and noise."
+            "never changed between clipping and noise, and no gradient that was added exceeded it."
         )
     if unseen := sum(getattr(profile.reading, "digest", "") is None for profile in profiles):
         assumed.append(f"Weights: {unseen} teachers, read without their weights, were not trained further.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,13 @@ __all__ = [
     "copy_teacher",
     "equal_bits",
     "filled_buffers",
+    "held_tensors",
     "load_teacher",
     "migrate",
+    "mixing_layers",
     "read_teacher_file",
     "tuned_profile",
+    "unlike",
     "weights_digest",
 ]
 
@@ -61,7 +64,7 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
     """The user's own network inside its wrappers; nothing is changed.
 
     Raises:
-        InvalidArgument: not a module, in whatever wrapping.
+        InvalidArgument: not a module, in whatever wrapping, or one whose weights are not there yet.
     """
     while type(model).__module__.startswith(_WRAPPERS):
         held = {**vars(model), **vars(model).get("_modules", {})}
@@ -71,6 +74,9 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
         model = inner
     if not isinstance(model, nn.Module):
         raise InvalidArgument(name, "a PyTorch module or a state dict", type(model).__name__)
+    for key, value in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(value) or value.is_meta:
+            raise InvalidArgument(name, "a module with weights", f"none for {key}", "Load them, or run one batch.")
     return model
 
 
@@ -145,9 +151,20 @@ def common_constants(modules: Sequence[Any]) -> dict[str, Tensor]:
     """The same of buffers that no state dict holds, such as the positions of tokens."""
     constants = []
     for module in modules:
-        saved, whole = state_of(module), () if isinstance(module, Mapping) else unwrap_module(module).named_buffers()
-        constants.append({".".join(unwrap_name(name)): value for name, value in whole if name not in saved})
+        saved, whole = state_of(module), {} if isinstance(module, Mapping) else held_tensors(unwrap_module(module))
+        constants.append({".".join(unwrap_name(name)): value for name, value in whole.items() if name not in saved})
     return _in_all(constants)
+
+
+def held_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What training could change besides the weights: buffers, and tensors that are attributes of a layer."""
+    attributes = {
+        f"{name}.{key}".lstrip("."): value
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    }
+    return dict(module.named_buffers()) | attributes
 
 
 def _in_all(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -162,27 +179,41 @@ def _in_all(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def filled_buffers(module: Any, initial: Any) -> list[str]:
-    """Names of buffers that training may have filled; of a state dict, only running statistics are known to be such.
+    """Names of buffers and attributes that training may have filled; of a state dict, only running statistics are such.
 
     So may the weights of an embedding with ``max_norm``, which rescales each word that it meets. Those that equal the
     weights ``initial`` were not filled.
     """
-    before: dict[str, Tensor] = {}
-    for _, names, value in [] if initial is None else _tensors_by_names(initial):
-        before |= dict.fromkeys(names, value)
     if isinstance(module, Mapping):
         buffers = {name for name in module if name.endswith(("running_mean", "running_var"))}
     else:
         bare = unwrap_module(module)
         rescaled = (name for name, part in bare.named_modules() if getattr(part, "max_norm", None) is not None)
-        buffers = {name for name, _ in bare.named_buffers()} | {f"{name}.weight".lstrip(".") for name in rescaled}
+        buffers = held_tensors(bare).keys() | {f"{name}.weight".lstrip(".") for name in rescaled}
+    filled = {name: value for name, _, value in _tensors_by_names(module) if name in buffers}
     return [
         name
-        for name, names, value in _tensors_by_names(module)
-        if name in buffers
-        and not name.endswith("num_batches_tracked")
-        and not any(one in before and equal_bits(value, before[one]) for one in names)
-        and bool((value != name.endswith("running_var")).any())
+        for name in unlike(module, initial, filled)
+        if not name.endswith("num_batches_tracked") and bool((filled[name] != name.endswith("running_var")).any())
+    ]
+
+
+def mixing_layers(module: Any) -> list[str]:
+    """Names of layers of batch normalisation without running statistics, which read whole batches, in voting too."""
+    layers = () if isinstance(module, Mapping) else unwrap_module(module).named_modules()
+    kind = nn.modules.batchnorm._BatchNorm
+    return [name or "it" for name, part in layers if isinstance(part, kind) and part.running_mean is None]
+
+
+def unlike(module: Any, initial: Any, names: Collection[str]) -> list[str]:
+    """Those of these weights and buffers that do not equal the weights ``initial``, bit for bit."""
+    before: dict[str, Tensor] = {}
+    for _, aliases, value in [] if initial is None else _tensors_by_names(initial):
+        before |= dict.fromkeys(aliases, value)
+    return [
+        name
+        for name, aliases, value in _tensors_by_names(module)
+        if name in names and not any(one in before and equal_bits(value, before[one]) for one in aliases)
     ]
 
 
@@ -190,7 +221,7 @@ def _tensors_by_names(module: Any) -> list[tuple[str, set[str], Tensor]]:
     """Each weight and buffer, also those that are not saved: its name, and its names without wrappers and prefixes."""
     state = dict(state_of(module))
     if not isinstance(module, Mapping):
-        state |= dict(unwrap_module(module).named_buffers())
+        state |= held_tensors(unwrap_module(module))
     parts = {name: unwrap_name(name) for name in state}
     shared = len(os.path.commonprefix([*parts.values()]))  # noqa: RUF071 - lists of parts
     return [
@@ -332,6 +363,7 @@ def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, An
 
 def load_weights(file: str | os.PathLike[str], model: nn.Module, *, cure: str) -> dict[str, Any]:
     """:func:`load_teacher` with ``cure``: what the caller can do if the weights are those of another network."""
+    unwrap_module(model, "model")
     checkpoint = Checkpoint.read(file)
     state, own = checkpoint.weights, model.state_dict()
     if state.keys() != own.keys():
@@ -389,6 +421,9 @@ _FIELDS = {
     "shard_size": int,
     "shard": int,
     "watched": bool,
+    "ghost": bool,
+    "monitored": list,
+    "optimizer_state_dict": Mapping,
     "randomness": str,
     "no_allocation": str,
     "allocation": Mapping,

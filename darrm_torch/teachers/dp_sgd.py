@@ -12,7 +12,7 @@ import functools
 import math
 import secrets
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
-from .checkpoints import FORMAT, FORMAT_KEY
+from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
 from .clipping import (
     first_parameters,
     ghost_gradients,
@@ -33,11 +33,12 @@ from .clipping import (
     private_optimizer,
 )
 from .gradients import mend_gradients
+from .optimizers import check_real
 from .records import PoissonBatches, RowNumbers, batch_of, features_of, finite_rows, zeros_unless
 from .secure import SECURE, SecureRandom
 from .structures import as_arguments, call, logits_of
 
-__all__ = ["TrainingSettings", "ignored_records", "train_teacher"]
+__all__ = ["TrainingSettings", "ignored_records", "losses_of", "train_mode", "train_teacher"]
 
 
 @checked
@@ -131,6 +132,8 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     >>> ignored_records(torch.tensor([[0.5], [float("nan")], [1.0]]), torch.tensor([1, 0, 7]), classes=2).tolist()
     [1, 2]
     """
+    if inputs.is_nested or labels.is_nested:
+        raise InvalidArgument("inputs and labels", "dense tensors", "a nested one")
     if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
         raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
     finite = inputs.isfinite()
@@ -186,7 +189,7 @@ def _trained(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _train_mode(model: nn.Module) -> None:
+def train_mode(model: nn.Module) -> None:
     """Train mode, except for frozen parts, which must not change: their batch statistics would be private."""
     model.train()
     for part in model.modules():
@@ -204,10 +207,13 @@ def _split(model: nn.Module) -> tuple[nn.Module | None, nn.Module]:
     return (trunk.eval(), rest) if any(True for _ in trunk.parameters()) else (None, model)
 
 
-def _losses(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
+def losses_of(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: Any, kept: Tensor) -> Tensor:
     """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
     if loss is None:
         logits = logits_of(outputs)
+        if logits.shape[-1] < 2:
+            cure = "Cross-entropy of a single output is zero: return a logit for each class, or pass loss=."
+            raise InvalidArgument("build_model", "a function that returns a classifier", "one with one output", cure)
         if not targets.is_floating_point():
             kept = kept.to(targets.device) & (targets >= 0) & (targets < logits.shape[-1])
             targets = torch.where(kept, targets, 0)
@@ -228,6 +234,15 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
     if not all(bool(gradient.isfinite().all()) for gradient in gradients):
         for gradient in gradients:
             gradient.zero_()
+
+
+def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    for name, buffer in held_tensors(model).items():
+        if not (name in before and torch.equal(buffer, before[name])):
+            raise UnprovenPrivacy(
+                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
+                "counts. Use layers without running statistics, such as GroupNorm"
+            )
 
 
 @_without_known_warnings()
@@ -284,8 +299,8 @@ def _train(
     if trunk is not None and settings.keep_features:
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
-    _train_mode(network)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    train_mode(network)
+    buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
     schedule = None if settings.schedule is None else settings.schedule(optimizer)
@@ -300,7 +315,7 @@ def _train(
         loader = DataLoader(rows, batch_sampler=batches, collate_fn=list, generator=generator)
     first: list[Tensor] = []  # those whose batch gradients are computed
 
-    def losses_of(rows: list[int]) -> Tensor:
+    def losses_at(rows: list[int]) -> Tensor:
         inputs, targets = batch_of(dataset, rows, device)
         kept = finite_rows((inputs, targets), len(rows)).to(device)
         if not bool(kept.all()):
@@ -310,7 +325,7 @@ def _train(
                 inputs = call(trunk, inputs)
         if accountant is not None and settings.grad_sample_mode == "hooks" and not first:
             first.extend(first_parameters(network, inputs))
-            _train_mode(private)
+            train_mode(private)
         positional, named = as_arguments(network, inputs)  # the wrapper would take anything
         versions = {name: parameter._version for name, parameter in network.named_parameters()}
         outputs = private(*positional, **named)
@@ -320,17 +335,17 @@ def _train(
                     f"the network changes its weight {name} when it reads a batch, which no accountant counts. Leave "
                     "max_norm out of embeddings"
                 )
-        return _losses(settings.loss, outputs, targets, kept)
+        return losses_of(settings.loss, outputs, targets, kept)
 
     def add_gradients(part: list[int], batch: list[int]) -> None:
         if accountant is None:
-            (losses_of(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+            (losses_at(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
         elif ghost:
-            ghost_gradients(private, optimizer, losses_of, part)
+            ghost_gradients(private, optimizer, losses_at, part)
         elif not part:
             no_gradients(optimizer, ghost=False)
         else:
-            losses_of(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
+            losses_at(part).mean().backward(inputs=first or None)  # type: ignore[no-untyped-call]
 
     for _ in range(settings.epochs):
         for batch in loader:
@@ -349,12 +364,8 @@ def _train(
             if schedule is not None:
                 schedule.step()
             on_step()
-    for name, buffer in model.named_buffers():
-        if accountant is not None and not torch.equal(buffer, buffers[name]):
-            raise UnprovenPrivacy(
-                f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
-                "counts. Use layers without running statistics, such as GroupNorm"
-            )
+    if accountant is not None:
+        _check_buffers(model, buffers)
     return {
         FORMAT_KEY: FORMAT,
         "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
@@ -381,6 +392,7 @@ def _made_private(
     from opacus.validators import ModuleValidator
 
     ModuleValidator.validate(network, strict=True)
+    check_real(network.parameters())
     ghost = settings.grad_sample_mode == "ghost"
     if ghost and any(getattr(part, "scale_grad_by_freq", False) for part in network.modules()):
         raise UnprovenPrivacy(

@@ -17,17 +17,25 @@ from ..errors import InvalidArgument, UnprovenPrivacy, check_integer
 from .findings import Notes
 
 __all__ = [
+    "GUESSED",
     "check_sampling",
     "declared_loader",
     "drawn_records",
     "draws_poisson",
     "generators_of",
+    "guessed_seed",
     "largest_overlap",
 ]
 
 Positions = NDArray[np.int64]
 
 _FEW_RECORDS = 1000
+_DEFAULT_SEED = torch.Generator().initial_seed()  # of every generator that nobody seeds
+GUESSED = (
+    "the generator of the {} has a seed that can be found by trying (below 2**32, or Torch's default), and anyone who "
+    "finds it takes away the protection. Train without a generator of your own, or with generator.manual_seed("
+    'secrets.randbits(63)); accept=["seeds"] if nobody can find it'
+)
 
 
 @checked
@@ -79,6 +87,15 @@ def generators_of(data_loader: Any) -> list[torch.Generator]:
     parts = (data_loader, batch_sampler, getattr(data_loader, "sampler", None), getattr(batch_sampler, "sampler", None))
     found = {id(g): g for part in parts if isinstance(g := getattr(part, "generator", None), torch.Generator)}
     return list(found.values())
+
+
+def guessed_seed(generator: Any) -> bool:
+    """Whether the seed of a generator can be found by trying: a short number, or the one that Torch gives to all."""
+    try:
+        seed = int(generator.initial_seed())
+    except (AttributeError, RuntimeError):  # no generator, or a cryptographic one without a seed
+        return False
+    return seed < 2**32 or seed == _DEFAULT_SEED
 
 
 def drawn_records(data_loader: Any, known: list[torch.Tensor] | None = None) -> dict[Hashable, Positions]:
@@ -197,21 +214,40 @@ def check_sampling(
                 "the loader can draw one record several times in a batch: its positions are repeated. Remove "
                 "repetitions from the indices of the Subset and train again"
             )
-        processes = int(getattr(sampler, "num_replicas", 1))
-        if poisson and processes > 1:
+        if poisson and hasattr(sampler, "num_replicas"):
             notes.vouched(
                 "sampling",
-                f"each batch is drawn by {processes} processes. If their generators have the same seed, "
-                "they draw the same places of their parts, and records are no longer drawn independently. Train in "
-                'one process; accept=["sampling"] if every process had a seed of its own',
-                "The caller vouches that the processes that drew the batches had different seeds.",
+                f"each batch is drawn by {sampler.num_replicas} processes. If their generators have the same seed, "
+                "they draw the same places of their parts, and records are no longer drawn independently. And Opacus "
+                "leaves out parts without a record, so the others are drawn more often. Train in one process, without "
+                'DDP; accept=["sampling"] if every process had a seed of its own and no part was ever empty',
+                "The caller vouches that the processes that drew the batches had different seeds and no empty part.",
             )
+        if poisson and getattr(data_loader.collate_fn, "rand_on_empty", False):
+            notes.vouched(
+                "sampling",
+                "the loader puts a random record in the place of an empty batch (rand_on_empty), so that a record that "
+                "is drawn alone moves the sum by two clipping bounds. Train again without it; "
+                'accept=["sampling"] if batches are so large that none was ever empty',
+                "The caller vouches that no batch was ever empty, and none was replaced by a random record.",
+            )
+        if any(guessed_seed(generator) for generator in generators_of(data_loader)):
+            note = "The caller vouches that nobody can find the seeds of the batches."
+            notes.vouched("seeds", GUESSED.format("batches"), note)
         # Opacus records 1 / len(loader). Where int(1 / rate) rounds, that is slightly more than the true rate.
         recorded = history[-1][1]
         if poisson and not (sampler.sample_rate <= recorded * (1 + 1e-9) and round(1 / recorded) == len(data_loader)):
             raise UnprovenPrivacy(
                 f"the loader samples at {sampler.sample_rate:.6g}, the accountant recorded {recorded:.6g}: this "
                 "is not the loader that the teacher was trained with. Give the one that make_private returned"
+            )
+        # Opacus remembers the first batch, if it was drawn in this process.
+        drawn = sum(count for *_, count in history) * recorded * len(data_loader.dataset)
+        first = getattr(data_loader.collate_fn, "first_batch", ())
+        if poisson and first is None and not data_loader.num_workers and not record and drawn > 30:
+            raise UnprovenPrivacy(
+                "the loader has not drawn a batch yet, so the teacher was not trained with it. Train with the loader "
+                "that make_private returned, not with the one that it was given; if the loader is gone, leave it out"
             )
         rate = recorded
     else:

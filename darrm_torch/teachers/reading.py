@@ -30,6 +30,7 @@ from .checkpoints import (
     common_constants,
     common_weights,
     filled_buffers,
+    mixing_layers,
     read_teacher_file,
     state_of,
     tuned_profile,
@@ -40,7 +41,7 @@ from .gradients import check_gradients
 from .independence import check_independent
 from .loaders import check_sampling, largest_overlap
 from .optimizers import History, check_optimizer, counted_steps, source_of_noise
-from .watching import check_watched, record_of
+from .watching import check_rows, check_watched, record_of
 
 __all__ = ["PrivacyReading", "read_privacy", "read_teachers"]
 
@@ -162,8 +163,11 @@ def read_privacy(
             * "gdp": the history of a GDP accountant, which may have lost steps.
             * "sampling": batches that were not drawn by Poisson sampling, for which there is no guarantee; or steps at
               other sample rates than the loader's, if they come from other loaders and not from accumulated batches.
-            * "buffers": BatchNorm statistics and other buffers that are constant or come from public data alone.
-            * "ghost": ghost clipping, if you know that every step had one batch and the clipping bound never changed.
+            * "buffers": BatchNorm statistics, other buffers, and weights that the optimizer does not train, which are
+              constant or come from public data alone.
+            * "ghost": ghost clipping, if you know that every step had one batch, the clipping bound never changed and
+              norms are exact.
+            * "seeds": generators of noise or batches whose seeds look as if they could be guessed.
 
     Returns:
         a :class:`~darrm_torch.PrivacyProfile` with its :class:`PrivacyReading`, or a tuple of them for a folder.
@@ -178,6 +182,8 @@ def read_privacy(
     """
     if initial is not None:
         state_of(initial, "initial")
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise InvalidArgument("optimizer", "the optimizer that make_private returned", type(optimizer).__name__)
     delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     record: dict[str, Any] = {}
     from_file = isinstance(source, (str, os.PathLike))
@@ -228,19 +234,37 @@ def read_privacy(
             "Recorded by a GDP accountant; the caller vouches that its history is complete.",
         )
     watched = check_watched(record_of(optimizer), history) or bool(record.get("watched"))
-    if not (counted_steps(history, optimizer, steps) or watched) and (optimizer is not None or from_file):
+    counter = record.get("optimizer_state_dict") if optimizer is None else optimizer
+    if not (counted_steps(history, counter, steps) or watched) and (optimizer is not None or from_file):
         notes.append(
             "Nothing but the accountant counted the steps (SGD does not). To have them checked, call "
             "watch_training(optimizer) before the first one, or pass steps= to read_privacy."
         )
-    rate = check_optimizer(source, module, optimizer, history)
+    if public_steps := record.get("public_steps"):
+        notes.append(
+            f"An optimizer without privacy took {public_steps} steps on other weights of this file: that it never saw "
+            "a private record is assumed."
+        )
+    if monitored := record.get("monitored"):
+        metrics = ", ".join(map(str, monitored))
+        notes.append(
+            f"Early stopping, learning rates or the choice of a checkpoint depended on {metrics}: that this comes "
+            "from public data alone is assumed."
+        )
+    rate = check_optimizer(source, module, optimizer, history, initial=initial, notes=notes)
     sampling, records = check_sampling(history, data_loader, rate, record, notes)
+    check_rows(record_of(optimizer), history, data_loader)
     if optimizer is None and module is not None and not from_file:
         notes.append("The optimizer was not given: nothing checks that these are the steps of this teacher.")
     if module is None:
         notes.append("The weights were not given: nothing ties this history to a teacher.")
     else:
         check_finite("module", state_of(module))
+        if mixing := mixing_layers(module):
+            raise UnprovenPrivacy(
+                f"{mixing[0]} normalises each batch by its own mean, so clipping does not bound what one record "
+                "changes. Train again with GroupNorm (opacus.validators.ModuleValidator.fix)"
+            )
         if isinstance(module, nn.Module):
             check_gradients(module)
         if buffers := filled_buffers(module, initial):
@@ -251,11 +275,13 @@ def read_privacy(
                 'accept=["buffers"] if it is constant or comes from public data alone',
                 f"The caller vouches that {', '.join(buffers)} come from public data alone.",
             )
-    if any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
+    if record.get("ghost") or any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
         notes.vouched(
             "ghost",
-            "ghost clipping counts neither the batches accumulated for a step nor changes of the clipping bound. Train "
-            'with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch and the bound never changed',
+            "ghost clipping counts neither the batches accumulated for a step nor changes of the clipping bound, and "
+            "Opacus' norms are wrong for some layers (convolutions with channels last, weights tied by a function). "
+            'Train with grad_sample_mode="hooks"; accept=["ghost"] if every step had one batch, the bound never '
+            "changed and the norms are known to be exact",
             "Ghost clipping: the caller vouches for one batch a step, a constant bound and exact norms.",
         )
     if reason := record.get("no_allocation"):

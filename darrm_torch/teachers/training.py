@@ -25,7 +25,8 @@ from ..privacy.allocation import RandomAllocation
 from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
 from .adapters import warn_of_untrained_adapters
-from .checkpoints import Checkpoint, migrate
+from .additivity import check_additive
+from .checkpoints import Checkpoint, migrate, unwrap_module
 from .dp_sgd import TrainingSettings, train_teacher
 from .jobs import Job, run_job, start_worker
 from .reading import drawn_rate
@@ -118,7 +119,9 @@ def train_teachers(
             shards, a private folder that others can read, a finished training with a random allocation of which files
             are missing, or a file in the folder that is damaged, was trained with other settings, on other data or with
             other shards, or was written by a newer version.
-        UnprovenPrivacy: training changes the network other than by its noisy steps, see :func:`train_teacher`.
+        UnprovenPrivacy: training changes the network other than by its noisy steps; or, tried on random numbers of the
+            records' shapes, a layer or the loss mixes the records of a batch, layers see rows that are no records, or
+            the network remembers what it has read.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
     if secure and insecure_seed is not None:
@@ -339,11 +342,11 @@ def check_training(
     device: str,
     private: bool,
 ) -> None:
-    """Train on zeros of the records' shapes: what fails here would fail on every shard, and shows no record.
+    """Train on zeros and random numbers of the records' shapes: what fails here fails on every shard, and shows none.
 
     Raises:
         InvalidArgument: it fails, or ``workers`` or ``device`` is no such thing.
-        UnprovenPrivacy: training changes the network other than by its noisy steps, see :func:`train_teacher`.
+        UnprovenPrivacy: see :func:`train_teacher` and :func:`check_additive`.
     """
     if workers is not None:
         check_integer("workers", workers, low=1, high=1024)
@@ -354,11 +357,19 @@ def check_training(
     networks: list[nn.Module] = []
 
     def build() -> nn.Module:
-        networks.append(build_model())
+        try:
+            networks.append(build_model())
+        except Exception as error:  # the user's own
+            cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+            raise InvalidArgument("build_model", "a function that returns a network", "one that fails", cure) from None
+        if not any(weight.requires_grad for weight in unwrap_module(networks[0], "build_model").parameters()):
+            raise InvalidArgument("build_model", "a function that returns a network", "one without trainable weights")
         return networks[0]
 
     try:
         train_teacher(build, example, shard_size=1, settings=step, seeds=(0, 0))
+        if noise is not None:
+            check_additive(networks[0], example, step)
     except UnprovenPrivacy:
         raise
     except Exception as error:  # the user's own network, loss or optimizer

@@ -13,8 +13,9 @@ from typing import Any
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy
+from .loaders import draws_poisson
 
-__all__ = ["StepRecord", "check_watched", "record_of", "watch_training"]
+__all__ = ["StepRecord", "check_rows", "check_watched", "record_of", "watch_training"]
 
 
 @dataclass
@@ -24,24 +25,29 @@ class StepRecord:
     Attributes:
         runs: (noise multiplier, largest clipping bound, bound that the noise was scaled to, number of equal steps).
         taken: the steps of the optimizer that Opacus wraps, with noise or without.
+        rows: the gradients that were clipped, each by itself, in all steps together.
     """
 
     runs: list[tuple[float, float, float, int]] = field(default_factory=list)
     taken: int = 0
+    rows: int = 0
     _clipped: float = 0.0
+    _clipped_rows: int = 0
 
     @property
     def steps(self) -> int:
         """The number of steps with noise."""
         return sum(run[3] for run in self.runs)
 
-    def note_clipping(self, bound: float) -> None:
-        """Gradients are about to be clipped to this bound; a step may clip in several parts."""
+    def note_clipping(self, bound: float, rows: int) -> None:
+        """So many gradients are about to be clipped to this bound; a step may clip in several parts."""
         self._clipped = max(self._clipped, bound)
+        self._clipped_rows += rows
 
     def note_noise(self, multiplier: float, bound: float) -> None:
         """Noise of ``multiplier * bound`` is about to be added: the step is complete."""
         step, self._clipped = (float(multiplier), self._clipped, float(bound)), 0.0
+        self.rows, self._clipped_rows = self.rows + self._clipped_rows, 0
         if self.runs and self.runs[-1][:3] == step:
             self.runs[-1] = (*step, self.runs[-1][3] + 1)
         else:
@@ -54,7 +60,8 @@ def watch_training(optimizer: Any) -> None:
 
     Call it before the first step. :func:`~darrm_torch.read_privacy` then checks, given the optimizer, that noise was
     added to every step, that it was the noise that the accountant recorded, and that no clipping bound was above the
-    one that the noise was scaled to. Without it these are assumptions of the report.
+    one that the noise was scaled to; given the loader, also that each record was one row. Without it these are
+    assumptions of the report.
 
     Args:
         optimizer: the one that ``make_private`` returned. Watching it twice changes nothing.
@@ -96,7 +103,7 @@ def _watched(kind: Any) -> type:
 
     class Watched(kind):  # type: ignore[misc] # Opacus has no types
         def clip_and_accumulate(self) -> None:
-            self.darrm_record.note_clipping(_clipping_bound(self))
+            self.darrm_record.note_clipping(_clipping_bound(self), len(self.grad_samples[0]))
             super().clip_and_accumulate()
 
         def add_noise(self) -> None:
@@ -146,6 +153,28 @@ def check_watched(record: StepRecord | None, history: Sequence[tuple[float, floa
             "with its number of steps). Give the accountant of this optimizer; change the noise between steps only"
         )
     return earlier == 0
+
+
+def check_rows(record: StepRecord | None, history: Sequence[tuple[float, float, int]], data_loader: Any) -> None:
+    """Check that as many gradients were clipped as the loader draws records, except with a probability below 1e-12.
+
+    Raises:
+        UnprovenPrivacy: there were more or fewer: a record was several rows, or another loader was used.
+    """
+    one_rate = len({rate for _, rate, _ in history}) == 1
+    if record is None or not one_rate or not draws_poisson(data_loader) or hasattr(data_loader.batch_sampler, "rank"):
+        return
+    sampler = data_loader.batch_sampler
+    expected = sampler.num_samples * sampler.sample_rate * record.steps
+    third = math.log(2e12) / 3  # Bernstein's bound on the tails of a sum of independent draws
+    margin = third + math.sqrt(third**2 + 6 * third * expected * (1 - sampler.sample_rate))
+    if abs(record.rows - expected) > margin:
+        raise UnprovenPrivacy(
+            "the optimizer did not clip as many gradients as the loader draws records. Either it was not the loader of "
+            "the training, or a record is not one row of a batch: tokens, frames or several augmentations of a record "
+            "are rows of their own, and each of them is clipped by itself. Train on the loader that make_private "
+            "returned, with one row for each record in all layers with weights (see batch_first)"
+        )
 
 
 def _noise_runs(runs: Iterable[tuple[float, int]], skipped: int) -> list[tuple[float, int]]:

@@ -29,7 +29,16 @@ class Teacher:
     """One epoch of DP-SGD with Opacus, in the way that a test asks for."""
 
     def __init__(
-        self, *, seed=0, accountant="prv", records=100, net=None, lr=0.1, optimizer=torch.optim.SGD, **private
+        self,
+        *,
+        seed=0,
+        accountant="prv",
+        records=100,
+        net=None,
+        lr=0.1,
+        optimizer=torch.optim.SGD,
+        batches=None,
+        **private,
     ):
         from opacus import PrivacyEngine
 
@@ -41,7 +50,7 @@ class Teacher:
         self.module, self.optimizer, *rest = self.engine.make_private(
             module=self.net,
             optimizer=optimizer(self.net.parameters(), lr=lr),
-            data_loader=DataLoader(data, batch_size=records // 10),
+            data_loader=DataLoader(data, batch_size=records // 10, generator=batches),
             **(settings | ({"criterion": nn.CrossEntropyLoss()} if "ghost" in str(private) else {})),
         )
         self.loader = rest[-1]

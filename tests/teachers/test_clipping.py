@@ -200,3 +200,29 @@ def test_mixed_precision_is_clipped_to_the_bound_or_refused() -> None:
         assert float(length) == pytest.approx(10, rel=1e-4)  # rounded norms: off by .3 per cent
         with pytest.raises(UnprovenPrivacy, match="mixed precision"):
             train(settings=replace(settings, grad_sample_mode="ghost"))
+
+
+class Remembers(nn.Module):
+    """Keeps a mean of raw batches in an attribute that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = torch.zeros(16)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and len(inputs):
+            self.mean = 0.9 * self.mean + 0.1 * inputs.mean(0).detach()
+        return inputs + 0 * self.mean
+
+
+def test_statistics_in_an_attribute_are_refused() -> None:
+    build = partial(nn.Sequential, nn.Flatten(), Remembers(), nn.Linear(16, 2))
+    with pytest.raises(UnprovenPrivacy, match=r"training changed the buffer 1\.mean"):
+        weights(records(), SETTINGS, build)
+
+
+def test_complex_weights_are_refused() -> None:
+    """Each part of Torch's complex noise has half the variance."""
+    build = partial(nn.Sequential, nn.Flatten(), nn.Linear(16, 2, dtype=torch.complex64))
+    with pytest.raises(UnprovenPrivacy, match="noise on complex weights has half the variance"):
+        weights(records(), SETTINGS, build)

@@ -7,8 +7,8 @@ import warnings
 import pytest
 import torch
 
-from darrm_torch import PrivacyProfile, UnprovenPrivacy, read_privacy
-from tests.teachers.helpers import RUNS, Teacher
+from darrm_torch import InvalidArgument, PrivacyProfile, UnprovenPrivacy, read_privacy
+from tests.teachers.helpers import RUNS, Net, Teacher
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
@@ -52,6 +52,53 @@ def test_clipping_per_layer_with_another_bound_is_refused():
     ExponentialGradClip(teacher.optimizer, gamma=0.9).step()  # lowers the noise and leaves the layers' bounds
     with pytest.raises(UnprovenPrivacy, match=r"clipped to 2\.5 together, but the optimizer scales its noise to 2\.25"):
         teacher.read()
+
+
+def test_an_optimizer_without_privacy_is_refused(teacher):
+    with pytest.raises(InvalidArgument, match="optimizer must be the one that make_private returned, got 'SGD'"):
+        teacher.read(optimizer=teacher.optimizer.original_optimizer)
+
+
+def test_complex_weights_are_refused():
+    class Complex(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = torch.nn.Linear(4, 4, dtype=torch.complex64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.turn(x.to(torch.complex64)).real)
+
+    with pytest.raises(UnprovenPrivacy, match="noise on complex weights has half the variance"):
+        Teacher(net=Complex()).read()
+
+
+def test_what_is_no_part_of_opacus_is_an_assumption(teacher):
+    class Mine(type(teacher.optimizer)):
+        pass
+
+    own = Teacher()
+    own.optimizer.__class__ = Mine
+    assert any("is a Mine, which is no class of Opacus" in note for note in own.read().reading.notes)
+    assert not any("no class of Opacus" in note for note in teacher.read().reading.notes)
+    from opacus.grad_sample import GradSampleModuleNoOp
+
+    notes = teacher.read(module=GradSampleModuleNoOp(teacher.net)).reading.notes
+    assert any("computed the gradients of single records itself" in note for note in notes)
+
+
+def test_a_batch_that_was_left_in_the_middle_is_refused_unless_named():
+    teacher = Teacher()
+    teacher.optimizer.signal_skip_step(do_skip=True)
+    with pytest.raises(UnprovenPrivacy, match="the optimizer waits for the rest of a batch"):
+        teacher.read()
+    teacher.read(accept=["sampling"])
+
+
+def test_adaptive_ghost_clipping_is_refused_by_its_accountant_too():
+    teacher = Teacher(grad_sample_mode="ghost")
+    teacher.optimizer._adjusted_noise_multiplier = 1.0
+    with pytest.raises(UnprovenPrivacy, match="exact size of the batch"):
+        read_privacy(teacher.engine.accountant, optimizer=teacher.optimizer, accept=["ghost"])
 
 
 def test_the_adaptive_clipping_optimizer_is_refused():

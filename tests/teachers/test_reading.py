@@ -7,7 +7,10 @@ import json
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -431,7 +434,7 @@ def test_batches_drawn_by_several_processes_are_refused_unless_named(teacher, mo
     for rank in range(2):
         monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
         monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(2**40)
         sampler = DistributedUniformWithReplacementSampler(total_size=100, sample_rate=0.1, generator=generator)
         torch.manual_seed(0)
         order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[rank::2].tolist()
@@ -442,6 +445,139 @@ def test_batches_drawn_by_several_processes_are_refused_unless_named(teacher, mo
         teacher.read(data_loader=loader)
     reading = teacher.read(data_loader=loader, accept=["sampling"]).reading
     assert any("processes that drew the batches" in note for note in reading.notes)
+
+
+def test_a_sampler_for_processes_that_leaves_out_empty_batches_is_refused_for_one_process(teacher, monkeypatch):
+    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
+
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    few = DistributedUniformWithReplacementSampler(total_size=2, sample_rate=0.1, steps=50)
+    assert all(len(batch) for batch in few)
+    sampler = DistributedUniformWithReplacementSampler(total_size=100, sample_rate=0.1)
+    with pytest.raises(UnprovenPrivacy, match="leaves out parts without a record"):
+        teacher.read(data_loader=DataLoader(teacher.loader.dataset, batch_sampler=sampler))
+
+
+def test_random_records_in_the_place_of_empty_batches_are_refused_unless_named():
+    """A record that is drawn alone takes the place of the random one: the sum moves by two clipping bounds."""
+    teacher = Teacher(rand_on_empty=True)
+    with pytest.raises(UnprovenPrivacy, match="two clipping bounds"):
+        teacher.read()
+    assert any("no batch was ever empty" in note for note in teacher.read(accept=["sampling"]).reading.notes)
+
+
+class ByHand(Teacher):
+    """A loop of one's own over what ``make_private`` returned, or not."""
+
+    def __init__(self, loop: Callable[[ByHand, Any], None], **private: Any) -> None:
+        self.loop = loop
+        super().__init__(**private)
+
+    def train(self) -> None:
+        self.loop(self, DataLoader(self.loader.dataset, batch_size=10, shuffle=True))
+
+
+def test_a_loader_that_was_never_used_is_refused():
+    def all_records(teacher: ByHand, given: DataLoader) -> None:
+        for x, y in given:
+            teacher.optimizer.zero_grad()
+            teacher.criterion(teacher.module(x), y).backward()
+            teacher.optimizer.step()
+
+    teacher = ByHand(all_records)
+    with pytest.raises(UnprovenPrivacy, match="has not drawn a batch yet"):
+        teacher.read()
+    assert any("Poisson sampling is assumed" in note for note in teacher.read(data_loader=None).reading.notes)
+
+
+def only_out(teacher: ByHand, _: DataLoader, *, also: Any = None) -> None:
+    for x, y in teacher.loader:
+        teacher.module.zero_grad()
+        teacher.optimizer.zero_grad()
+        teacher.criterion(teacher.module(x), y).backward()
+        teacher.optimizer.step()
+        if also is not None:
+            also.step()
+
+
+def test_weights_that_another_optimizer_may_have_trained_are_refused_unless_named():
+    net = Net()
+    start = copy.deepcopy(net.state_dict())
+    other = torch.optim.SGD(net.hidden.parameters(), lr=0.1)
+    trained = {"net": net, "optimizer": lambda _, lr: torch.optim.SGD(net.out.parameters(), lr=lr)}
+    teacher = ByHand(partial(only_out, also=other), **trained)
+    for given in ({}, {"initial": start}):
+        with pytest.raises(UnprovenPrivacy, match=r"does not train hidden\.weight, which requires a gradient"):
+            teacher.read(**given)
+    notes = teacher.read(accept=["buffers"]).reading.notes
+    assert any("vouches that hidden.weight, hidden.bias come from public data" in note for note in notes)
+
+
+def test_frozen_weights_are_an_assumption_unless_they_are_those_of_the_start():
+    net = Net()
+    net.hidden.requires_grad_(False)
+    start = copy.deepcopy(net.state_dict())
+    teacher = ByHand(only_out, net=net, optimizer=lambda _, lr: torch.optim.SGD(net.out.parameters(), lr=lr))
+    assert any("does not train 2 of the weights" in note for note in teacher.read().reading.notes)
+    assert not any("does not train" in note for note in teacher.read(initial=start).reading.notes)
+
+
+def test_normalisation_by_the_batch_is_refused():
+    class Mixing(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6, affine=False, track_running_stats=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.hidden(x)
+            return self.out(self.norm(hidden) if len(hidden) > 1 else hidden)
+
+    teacher = Teacher(net=Mixing())
+    assert not list(teacher.net.buffers())
+    with pytest.raises(UnprovenPrivacy, match="norm normalises each batch by its own mean"):
+        teacher.read(accept=["buffers"])
+
+
+def test_statistics_of_raw_batches_in_an_attribute_are_refused_unless_named():
+    net = Centred(True)
+    del net.mean
+    net.mean = torch.zeros(4)
+    teacher = Teacher(net=net)
+    assert "mean" not in dict(net.named_buffers())
+    with pytest.raises(UnprovenPrivacy, match="mean may hold statistics of raw training batches"):
+        teacher.read()
+    teacher.read(accept=["buffers"])
+
+
+@pytest.mark.parametrize("seed", [0, 2**32 - 1, None])
+def test_seeds_that_can_be_found_are_refused_unless_named(seed):
+    generator = torch.Generator() if seed is None else torch.Generator().manual_seed(seed)
+    teacher = Teacher(noise_generator=generator)
+    with pytest.raises(UnprovenPrivacy, match="generator of the noise has a seed that can be found"):
+        teacher.read()
+    assert any("nobody can find the seed" in note for note in teacher.read(accept=["seeds"]).reading.notes)
+    Teacher(noise_generator=torch.Generator().manual_seed(2**32)).read()
+    teacher = Teacher(batches=generator)
+    with pytest.raises(UnprovenPrivacy, match="generator of the batches has a seed that can be found"):
+        teacher.read()
+
+
+def test_the_steps_in_the_file_of_an_optimizer_are_compared(tmp_path):
+    teacher, file = Teacher(optimizer=torch.optim.Adam), tmp_path / "teacher.pt"
+    kept = {"module": teacher.module, "optimizer": teacher.optimizer}
+    teacher.engine.save_checkpoint(path=file, **kept)
+    assert not any("counted the steps" in note for note in read_privacy(file).reading.notes)
+    teacher.engine.accountant.history = [(1.0, 0.1, 3)]
+    teacher.engine.save_checkpoint(path=file, **kept)
+    with pytest.raises(UnprovenPrivacy, match="optimizer took 10 steps, the accountant recorded 3"):
+        read_privacy(file)
+
+
+def test_a_second_optimizer_without_privacy_is_an_assumption(teacher, tmp_path):
+    save(tmp_path / "teacher.ckpt", teacher, public_steps=7, global_step=17)
+    notes = read_privacy(tmp_path / "teacher.ckpt").reading.notes
+    assert any("took 7 steps on other weights" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -572,6 +708,7 @@ def test_teachers_in_files_are_compared_too(tmp_path):
         ("tuning", None),
         ("tuning", {"question": {"total": 3}}),
         ("watched", "yes"),
+        ("optimizer_state_dict", 3),
         ("privacy_accountant_state_dict", "x"),
         ("privacy_accountant_state_dict", torch.ones(2)),
         ("privacy_accountant_state_dict", {"history": [(4.0, 0.1, 10)]}),

@@ -134,6 +134,25 @@ def test_batches_in_parts_are_watched_as_one_step() -> None:
     assert teacher.read().reading.watched
 
 
+class Frames(Net):
+    """Reads a record as several rows, and so does Opacus."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.reshape(-1, 2).repeat(1, 2))
+
+
+def test_records_of_several_rows_are_refused() -> None:
+    class Repeated(Watched):
+        def train(self) -> None:
+            criterion, self.criterion = self.criterion, lambda x, y: criterion(x, y.repeat_interleave(2))
+            super().train()
+            self.criterion = criterion
+
+    teacher = Repeated(net=Frames())
+    with pytest.raises(UnprovenPrivacy, match="did not clip as many gradients as the loader draws records"):
+        teacher.read()
+
+
 def test_only_optimizers_that_clip_can_be_watched() -> None:
     with pytest.raises(InvalidArgument, match="the one that make_private returned, got 'SGD'"):
         watch_training(torch.optim.SGD(Net().parameters(), lr=0.1))
@@ -159,7 +178,10 @@ def test_every_assumption_of_a_total_is_printed() -> None:
     total = total_privacy(teachers=[profile] * 3, overlap=1, mechanism=NoiseFreeMajority(), labels=5, delta=1e-5)
     words = " ".join(total.assumptions)
     for fact in (
-        "Poisson sampling",
+        "a batch of its own, drawn by Poisson sampling",
+        "each record is one row of it",
+        "seeds of training are secret",
+        "preprocessing, starting weights",
         "gradients of single records",
         "share noise or batches",
         "numbers of records, sample rates",
