@@ -35,6 +35,7 @@ from .privacy.totals import total_privacy
 __all__ = ["plot_frontier", "plot_label_profile", "plot_noise", "plot_plurality"]
 
 _LEAST_DELTA = 1e-9  # the bottom of the profiles' axis
+_QUICK = 100  # teachers times classes up to which a plan takes about a second
 _LISTED = 1000  # up to this number of histograms all are evaluated; otherwise this number is sampled
 
 
@@ -263,7 +264,8 @@ def plot_frontier(
 
     Args:
         plan: the plan; the epsilons of its targets are scaled.
-        epsilons: the epsilons to plan for; None for a range from a quarter of the plan's to four times it.
+        epsilons: the epsilons to plan for; None for nine from a quarter of the plan's to four times it, or for five
+            where teachers and classes are many and each plan takes seconds.
         axes: matplotlib Axes to draw on; None for new ones.
         on_progress: called with each epsilon when it is done.
 
@@ -281,11 +283,11 @@ def plot_frontier(
     axes = axes_or_new(axes)
     target = plan.targets[-1]
     grid = (
-        np.geomspace(target.epsilon / 4, target.epsilon * 4, 9)
+        frontier_epsilons(plan)
         if epsilons is None
         else sorted(check_number("epsilons", one, low=0.0) for one in epsilons)
     )
-    if not len(grid):
+    if not grid:
         raise InvalidArgument("epsilons", "one number or more", "none")
     curves: dict[str, list[tuple[float, float]]] = {}
     capped: dict[str, bool] = {}
@@ -310,14 +312,15 @@ def plot_frontier(
         )
     look_of = dict(zip(sorted({kind for kind, _ in drawn_as.values()}), itertools.cycle(looks()), strict=False))
     drawn = sorted(curves.items())
-    for number, (name, pairs) in enumerate(drawn):
+    hidden = [sum(_coincide(pairs, other) for _, other in drawn[place + 1 :]) for place, (_, pairs) in enumerate(drawn)]
+    wider = 1 / max(3, *hidden)
+    for (name, pairs), below in zip(drawn, hidden, strict=True):
         kind, combined = drawn_as[name]
         hollow = {"fillstyle": "none", "linestyle": ":"} if combined else {}
         (line,) = axes.plot(*zip(*pairs, strict=True), label=name, **look_of[kind] | hollow)
         if kind == "subsampling" or kind.startswith("noise-free"):  # whole teachers: a step, nothing in between
             line.set_drawstyle("steps-post")
-        above = sum(_coincide(pairs, other) for _, other in drawn[number + 1 :])  # wider, so that it shows below them
-        line.set(linewidth=1.4 + 1.8 * above, markersize=5 + 3 * above)
+        line.set(linewidth=1.4 + 5 * below * wider, markersize=5 + 9 * below * wider)  # so that it shows below others
     axes.axvline(target.epsilon, color="black", linewidth=0.8, linestyle=":")
     what = "one label" if plan.total_target is None else f"all {plan.labels} labels"
     axes.set(
@@ -331,7 +334,16 @@ def plot_frontier(
     ticks = target.epsilon * 2.0 ** np.arange(-2, 3) if epsilons is None else grid[:: math.ceil(len(grid) / 8)]
     axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
     axes.minorticks_off()
-    return finished(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    finished(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    for handle in axes.get_legend().get_lines():
+        handle.set(linewidth=1.4, markersize=5)
+    return axes
+
+
+def frontier_epsilons(plan: Plan) -> list[float]:
+    """The epsilons of a frontier where none are given."""
+    count = 9 if plan.teachers * plan.classes <= _QUICK else 5
+    return [plan.targets[-1].epsilon * 4.0 ** (2 * place / (count - 1) - 1) for place in range(count)]
 
 
 _CAPS = ("publishing", "allocation")  # routes whose price does not grow with the number of labels

@@ -10,7 +10,8 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee
-from darrm_torch.plots import plot_frontier, plot_label_profile, plot_noise, plot_plurality
+from darrm_torch.planning.ranking import Plan
+from darrm_torch.plots import frontier_epsilons, plot_frontier, plot_label_profile, plot_noise, plot_plurality
 
 pytest.importorskip("matplotlib")
 
@@ -185,3 +186,11 @@ def test_curves_that_coincide_are_both_seen() -> None:
     assert lines["self-bounding noise"].get_drawstyle() == "default"
     assert below.get_linewidth() > above.get_linewidth() + 1
     assert below.get_markersize() > above.get_markersize() + 1
+
+
+@pytest.mark.parametrize(("teachers", "classes", "count"), [(11, 2, 9), (50, 2, 9), (51, 2, 5), (11, 10, 5)])
+def test_a_frontier_has_fewer_points_where_plans_take_seconds(teachers: int, classes: int, count: int) -> None:
+    target = PrivacyGuarantee(epsilon=0.5)
+    epsilons = frontier_epsilons(Plan(teachers=teachers, classes=classes, label_target=target))
+    assert len(epsilons) == count
+    assert (epsilons[0], epsilons[count // 2], epsilons[-1]) == (0.125, 0.5, 2.0)

@@ -72,6 +72,7 @@ def _run(chosen: Any) -> int:
     from ..noise.regions import check_overlap
     from ..planning.beliefs import typical_votes
     from ..planning.families import families
+    from ..plots import frontier_epsilons
 
     require(
         "plan",
@@ -148,7 +149,8 @@ def _run(chosen: Any) -> int:
             plain["tuning"] = [{k: v if math.isfinite(v) else None for k, v in row.items()} for row in tuning]
         print_json(plain)
     if chosen.plot is not None:  # last: the plan is there when there is nothing to draw
-        with progress(9, "figure") as bar:
+        epsilons = frontier_epsilons(answer)
+        with progress(len(epsilons), "figure") as bar:
             axes = dt.plot_frontier(answer, on_progress=lambda epsilon: bar.update())
         save_figure(axes, chosen.plot)
     return 0

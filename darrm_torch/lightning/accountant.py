@@ -6,13 +6,14 @@ import copy
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..teachers.checkpoints import FORMAT, FORMAT_KEY, check_format
 from ..teachers.gradients import check_gradients
 from ..teachers.loaders import draws_poisson
 from ..teachers.optimizers import is_private
-from ..teachers.watching import check_watched, record_of, watch_training
+from ..teachers.watching import check_rows, check_watched, record_of, watch_training
 
 __all__ = ["AccountantCheckpoint"]
 
@@ -41,8 +42,8 @@ class AccountantCheckpoint(L.Callback):
     Raises:
         InvalidArgument: ``engine`` is neither.
         UnprovenPrivacy: during training: the step counts disagree, an optimizer without privacy trains parameters of
-            a private one, or there is more than one process. (Under Lightning each process gets an optimizer that
-            ignores the others, so the processes train different models.)
+            a private one, batches are accumulated, or there is more than one process. (Under Lightning each process
+            gets an optimizer that ignores the others, so the processes train different models.)
     """
 
     def __init__(self, engine: Any) -> None:
@@ -67,6 +68,8 @@ class AccountantCheckpoint(L.Callback):
         checkpoint["privacy_accountant_state_dict"] = state
         checkpoint["watched"] = self._watched(trainer)
         checkpoint["public_steps"] = self._public_steps
+        checkpoint["ghost"] = any(hasattr(one, "accumulate") for one in trainer.optimizers)
+        checkpoint["monitored"] = _monitored(trainer)
         checkpoint[FORMAT_KEY] = FORMAT
         if trainer.train_dataloader is not None:
             checkpoint["sampling"] = "poisson" if draws_poisson(trainer.train_dataloader) else "not poisson"
@@ -90,6 +93,11 @@ class AccountantCheckpoint(L.Callback):
             raise UnprovenPrivacy(
                 f"this teacher is trained in {trainer.world_size} processes, but under Lightning Opacus trains a "
                 "different model in each. Train each teacher in one process: Trainer(devices=1)"
+            )
+        if trainer.accumulate_grad_batches != 1:
+            raise UnprovenPrivacy(
+                "gradients of several batches are added up for a step, and a record may be in several of them. No "
+                "accountant of Opacus covers that. Use Trainer(accumulate_grad_batches=1)"
             )
         public, private = _parameters(trainer, private=False), _parameters(trainer, private=True)
         if private and public & private:
@@ -119,6 +127,7 @@ class AccountantCheckpoint(L.Callback):
         records = [record for one in trainer.optimizers if (record := record_of(one)) is not None]
         for record in records:
             check_watched(record, self._accountant.history)
+            check_rows(record, self._accountant.history, trainer.train_dataloader)
         return self._watched_before + sum(record.steps for record in records) == self.steps
 
     def _check(self, trainer: L.Trainer) -> None:
@@ -130,6 +139,14 @@ class AccountantCheckpoint(L.Callback):
                 "optimizer, for one fit from the first step on"
             )
         self._watched(trainer)
+
+
+def _monitored(trainer: L.Trainer) -> list[str]:
+    """The metrics that decided when training stopped, which checkpoint is the best, or what the learning rate is."""
+    deciding = (one for one in trainer.callbacks if isinstance(one, EarlyStopping | ModelCheckpoint))  # type: ignore[attr-defined]
+    names = [one.monitor for one in deciding]
+    names += [one.monitor for one in trainer.lr_scheduler_configs if one.reduce_on_plateau]
+    return sorted({name for name in names if name})
 
 
 def _parameters(trainer: L.Trainer, *, private: bool) -> set[int]:

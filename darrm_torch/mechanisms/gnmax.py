@@ -33,6 +33,7 @@ SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bi
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 _MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # up to these, label_renyi takes seconds
 _MANY_ROWS = 256  # of two classes, for each of which a sum over all noise is too slow
+_MOST_NUMBERS = 2**16  # in one array: more is slower
 _OF_COUNTS = "the Gaussian mechanism on the counts"
 _METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu, "label": gaussian_mu}
 _ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
@@ -295,8 +296,13 @@ def noisy_argmax_law(counts: IntArray, noise: Magnitudes, unit: int) -> FloatArr
     each class.
     """
     rows, inverse = np.unique(counts, axis=0, return_inverse=True)
-    law_of = _law_of_two if rows.shape[1] == 2 and len(rows) > _MANY_ROWS else _argmax_law
-    return law_of(rows, noise.symmetric_law(), unit)[inverse.reshape(-1)]
+    if rows.shape[1] == 2 and len(rows) > _MANY_ROWS:
+        return _law_of_two(rows, noise.symmetric_law(), unit)[inverse.reshape(-1)]
+    order = np.argsort(counts, axis=1)  # classes are alike
+    rows, inverse = np.unique(np.take_along_axis(counts, order, axis=1), axis=0, return_inverse=True)
+    law = np.empty(counts.shape)
+    np.put_along_axis(law, order, _argmax_law(rows, noise.symmetric_law(), unit)[inverse.reshape(-1)], axis=1)
+    return law
 
 
 def _law_of_two(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
@@ -313,20 +319,34 @@ def _law_of_two(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
 
 def _argmax_law(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
     """The law for noise with these probabilities of -R, ..., R: sums of products of non-negative numbers only."""
-    law = np.append(noise, 0.0)  # index -1: no such value
-    below = np.concatenate([[0.0], np.cumsum(law[:-1])])  # below[i]: Pr[noise < its value number i]
+    size = noise.size
+    far = (
+        min(size, unit * int(np.ptp(rows))) if rows.size else 0
+    )  # a rival's factor at another level is a slice, this far away at most
+    sums = np.cumsum(noise)  # Pr[noise <= its value]
+    below = np.concatenate([np.zeros(far + 1), sums[:-1], np.full(far, sums[-1])])
+    tie = np.concatenate([np.zeros(far), noise, np.zeros(far)])
     nodes, weights = np.polynomial.legendre.leggauss((rows.shape[1] + 1) // 2)
-    index = np.arange(law.size - 1)
-    result = np.empty(rows.shape)
-    for row, votes in enumerate(rows):
-        levels, which, sizes = np.unique(votes, return_inverse=True, return_counts=True)
-        for own, level in enumerate(levels):
-            product = np.ones((nodes.size, index.size))
-            for rival, size in enumerate(sizes - (np.arange(sizes.size) == own)):
-                at = index + unit * (level - levels[rival])
-                tie = law[np.where((at >= 0) & (at < index.size), at, -1)]
-                product *= (below[np.clip(at, 0, index.size)] + (nodes[:, None] + 1) / 2 * tie) ** size
-            result[row, which == own] = weights / 2 @ product @ law[:-1]
+    levels_of = [np.unique(votes, return_inverse=True, return_counts=True) for votes in rows]
+    at_once = max(1, _MOST_NUMBERS // below.size)
+    result = np.zeros(rows.shape)
+    for first in range(0, nodes.size, at_once):
+        chosen = slice(first, first + at_once)
+        powers = {1: below + (nodes[chosen, None] + 1) / 2 * tie}
+
+        def power(count: int, powers: dict[int, FloatArray] = powers) -> FloatArray:
+            if count not in powers:
+                powers[count] = power(count // 2) * power(count - count // 2)
+            return powers[count]
+
+        for row, (levels, which, sizes) in enumerate(levels_of):
+            for own, level in enumerate(levels):
+                product = np.ones((powers[1].shape[0], size))
+                for rival, count in enumerate((sizes - (np.arange(sizes.size) == own)).tolist()):
+                    start = far + max(-far, min(far, unit * int(level - levels[rival])))
+                    if count:
+                        product *= power(count)[:, start : start + size]
+                result[row, which == own] += weights[chosen] / 2 @ product @ noise
     return result
 
 

@@ -132,6 +132,8 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     >>> ignored_records(torch.tensor([[0.5], [float("nan")], [1.0]]), torch.tensor([1, 0, 7]), classes=2).tolist()
     [1, 2]
     """
+    if inputs.is_nested or labels.is_nested:
+        raise InvalidArgument("inputs and labels", "dense tensors", "a nested one")
     if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
         raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
     finite = inputs.isfinite()
@@ -209,6 +211,9 @@ def losses_of(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: 
     """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
     if loss is None:
         logits = logits_of(outputs)
+        if logits.shape[-1] < 2:
+            cure = "Cross-entropy of a single output is zero: return a logit for each class, or pass loss=."
+            raise InvalidArgument("build_model", "a function that returns a classifier", "one with one output", cure)
         if not targets.is_floating_point():
             kept = kept.to(targets.device) & (targets >= 0) & (targets < logits.shape[-1])
             targets = torch.where(kept, targets, 0)

@@ -91,9 +91,10 @@ def generators_of(data_loader: Any) -> list[torch.Generator]:
 
 def guessed_seed(generator: Any) -> bool:
     """Whether the seed of a generator can be found by trying: a short number, or the one that Torch gives to all."""
-    if not isinstance(generator, torch.Generator):
+    try:
+        seed = int(generator.initial_seed())
+    except (AttributeError, RuntimeError):  # no generator, or a cryptographic one without a seed
         return False
-    seed = generator.initial_seed()
     return seed < 2**32 or seed == _DEFAULT_SEED
 
 

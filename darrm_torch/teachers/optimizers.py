@@ -116,6 +116,13 @@ def check_optimizer(
             )
         _note_other_weights(network, trained, initial, notes)
     check_real(getattr(optimizer, "params", ()))
+    if not type(optimizer).__module__.startswith(("opacus.", "lightning.")):
+        notes.append(
+            f"The optimizer is a {type(optimizer).__name__}, which is no class of Opacus: that it clips and adds noise "
+            "as it reports is assumed."
+        )
+    if "NoOp" in type(module).__name__:
+        notes.append('The training computed the gradients of single records itself ("no_op"): that it did is assumed.')
     if guessed_seed(getattr(optimizer, "generator", None)):
         note = "The caller vouches that nobody can find the seed of the noise."
         notes.vouched("seeds", GUESSED.format("noise"), note)

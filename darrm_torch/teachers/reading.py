@@ -182,6 +182,8 @@ def read_privacy(
     """
     if initial is not None:
         state_of(initial, "initial")
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise InvalidArgument("optimizer", "the optimizer that make_private returned", type(optimizer).__name__)
     delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     record: dict[str, Any] = {}
     from_file = isinstance(source, (str, os.PathLike))
@@ -243,6 +245,12 @@ def read_privacy(
             f"An optimizer without privacy took {public_steps} steps on other weights of this file: that it never saw "
             "a private record is assumed."
         )
+    if monitored := record.get("monitored"):
+        metrics = ", ".join(map(str, monitored))
+        notes.append(
+            f"Early stopping, learning rates or the choice of a checkpoint depended on {metrics}: that this comes "
+            "from public data alone is assumed."
+        )
     rate = check_optimizer(source, module, optimizer, history, initial=initial, notes=notes)
     sampling, records = check_sampling(history, data_loader, rate, record, notes)
     check_rows(record_of(optimizer), history, data_loader)
@@ -267,7 +275,7 @@ def read_privacy(
                 'accept=["buffers"] if it is constant or comes from public data alone',
                 f"The caller vouches that {', '.join(buffers)} come from public data alone.",
             )
-    if any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
+    if record.get("ghost") or any("FastGradientClipping" in type(part).__name__ for part in (module, optimizer)):
         notes.vouched(
             "ghost",
             "ghost clipping counts neither the batches accumulated for a step nor changes of the clipping bound, and "

@@ -132,6 +132,49 @@ def test_training_without_privacy_is_no_small_epsilon(tmp_path: Path) -> None:
         train(Teacher(private=False), 1, tmp_path)
 
 
+def test_accumulated_batches_are_refused(tmp_path: Path) -> None:
+    teacher = Teacher()
+    runner = trainer(
+        tmp_path, max_epochs=1, callbacks=[AccountantCheckpoint(teacher.engine)], accumulate_grad_batches=2
+    )
+    with pytest.raises(dt.UnprovenPrivacy, match="accumulate_grad_batches=1"):
+        runner.fit(teacher)
+
+
+class Monitoring(Teacher):
+    """Its learning rate and its end depend on metrics."""
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        loss = super().training_step(batch, index)
+        self.log_dict({"loss": loss, "accuracy": loss})
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer)
+        return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "loss"}}
+
+
+@pytest.mark.filterwarnings("ignore:It is recommended to use")
+def test_what_decided_about_a_training_is_named(tmp_path: Path) -> None:
+    teacher, file = Monitoring(), tmp_path / "teacher.ckpt"
+    stopping = L.pytorch.callbacks.EarlyStopping("accuracy", check_on_train_epoch_end=True)
+    runner = trainer(tmp_path, max_epochs=2, callbacks=[AccountantCheckpoint(teacher.engine), stopping])
+    runner.fit(teacher)
+    runner.save_checkpoint(file)
+    assert any("depended on accuracy, loss" in note for note in dt.read_privacy(file).reading.notes)
+
+
+class Repeating(Teacher):
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        inputs, labels = batch
+        return super().training_step((inputs.repeat(3, 1), labels.repeat(3)), index)
+
+
+def test_records_of_several_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(dt.UnprovenPrivacy, match="did not clip as many gradients as the loader draws records"):
+        train(Repeating(), 1, tmp_path)
+
+
 class TwoOptimizers(Teacher):
     """A private network and a public one with an optimizer of its own, which takes two steps for each private one."""
 

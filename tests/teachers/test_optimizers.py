@@ -72,6 +72,20 @@ def test_complex_weights_are_refused():
         Teacher(net=Complex()).read()
 
 
+def test_what_is_no_part_of_opacus_is_an_assumption(teacher):
+    class Mine(type(teacher.optimizer)):
+        pass
+
+    own = Teacher()
+    own.optimizer.__class__ = Mine
+    assert any("is a Mine, which is no class of Opacus" in note for note in own.read().reading.notes)
+    assert not any("no class of Opacus" in note for note in teacher.read().reading.notes)
+    from opacus.grad_sample import GradSampleModuleNoOp
+
+    notes = teacher.read(module=GradSampleModuleNoOp(teacher.net)).reading.notes
+    assert any("computed the gradients of single records itself" in note for note in notes)
+
+
 def test_a_batch_that_was_left_in_the_middle_is_refused_unless_named():
     teacher = Teacher()
     teacher.optimizer.signal_skip_step(do_skip=True)
