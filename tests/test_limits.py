@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from darrm_torch.errors import InvalidArgument
-from darrm_torch.limits import MOST_BYTES, check_file, check_unpacked
+from darrm_torch.limits import MOST_BYTES, check_file, check_unpacked, read_file
 
 
 def test_only_regular_files_are_opened(tmp_path):
@@ -24,8 +24,24 @@ def test_only_regular_files_are_opened(tmp_path):
     ):
         with pytest.raises(InvalidArgument, match=reason):
             check_file("file", path)
+    (tmp_path / "empty").touch()
+    for path in [tmp_path / "empty", *(["/proc/kmsg"] if os.path.exists("/proc/kmsg") else [])]:  # reading that blocks
+        for read in (check_file, read_file):
+            with pytest.raises(InvalidArgument, match="This is an empty file"):
+                read("file", path)
+    assert check_file("log", tmp_path / "empty", may_be_empty=True).name == "empty"
     with pytest.raises(InvalidArgument, match=r"of at most 3 bytes, got .* It has 4"):
         check_file("file", tmp_path / "file", most=3)
+
+
+def test_a_file_that_is_exchanged_before_it_is_opened_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("four")
+    assert read_file("file", tmp_path / "file") == b"four"
+    os.mkfifo(tmp_path / "pipe")
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, flags: real(tmp_path / "pipe", flags))
+    with pytest.raises(InvalidArgument, match="a pipe, a socket or a device"):
+        read_file("file", tmp_path / "file")
 
 
 def test_an_archive_may_not_unpack_to_much_more_than_it_is(tmp_path):

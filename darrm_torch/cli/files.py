@@ -16,7 +16,7 @@ import numpy as np
 from ..arguments import is_dense
 from ..errors import InvalidArgument
 from ..files import weights_in, write_whole
-from ..limits import MOST_BYTES, MOST_TEXT, check_bytes, check_file, check_unpacked
+from ..limits import MOST_BYTES, MOST_TEXT, check_bytes, check_file, check_unpacked, read_file
 from .parser import one_line, option_name
 
 __all__ = [
@@ -121,7 +121,8 @@ def whole(name: str, path: str) -> Iterator[Path]:
 def read_text(name: str, path: str, *, most: int = MOST_TEXT) -> str:
     """The text of a file of at most ``most`` bytes."""
     try:
-        return check_file(name, path, expected="a text file", most=most).read_text(encoding="utf-8")
+        text = read_file(name, path, expected="a text file", most=most).decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(name, "a text file that can be read", path, str(error)) from None
 

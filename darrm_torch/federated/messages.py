@@ -22,7 +22,7 @@ from ..arguments import checked
 from ..arrays import IntArray
 from ..errors import DarrmError, InvalidArgument, check_integer
 from ..files import write_private
-from ..limits import check_file
+from ..limits import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -161,7 +161,7 @@ def site_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
         return key
     expected = "a PEM file with an Ed25519 key without a password"
     try:
-        content = check_file("path", file, expected=expected, most=2**16).read_bytes()
+        content = read_file("path", file, expected=expected, most=2**16)
         found = serialization.load_pem_private_key(content, password=None)
     except InvalidArgument:
         raise
@@ -190,7 +190,13 @@ def _is_signed(site: str, message: bytes, signature: bytes) -> bool:
 
 def _sendable(inputs: Any) -> npt.NDArray[Any]:
     """Inputs in one of the types that messages have, in order in memory."""
-    if not isinstance(inputs, np.ndarray) or not inputs.ndim or not len(inputs) or inputs.dtype.kind not in "fiub":
+    if (
+        not isinstance(inputs, np.ndarray)
+        or not inputs.ndim
+        or not len(inputs)
+        or inputs.dtype.kind not in "fiub"
+        or np.ma.is_masked(inputs)
+    ):
         raise InvalidArgument("inputs", "an array (B, ...) of real numbers or integers", inputs)
     kind = inputs.dtype.str if inputs.dtype.str in _INPUTS else "<f4" if inputs.dtype.kind == "f" else "<i8"
     if inputs.size * np.dtype(kind).itemsize > LARGEST_MESSAGE - _HEADER:

@@ -116,12 +116,15 @@ class RemoteLabeler:
         self._events, self._log = deque[str](maxlen=1000), None if log is None else Path(log)
         try:
             if log is not None and os.path.lexists(log):
-                check_file("log", log, expected="a file to append to")
+                check_file("log", log, expected="a file to append to", may_be_empty=True)
             self._write("")
         except (OSError, ValueError) as error:
             if isinstance(error, InvalidArgument):
                 raise
             raise InvalidArgument("log", "a file that can be written", str(log), f"{error}.") from None
+
+    def __repr__(self) -> str:
+        return f"<RemoteLabeler: {len(self.sites)} sites, quorum {self.quorum}, {self.labeler!r}>"
 
     @property
     def agreement(self) -> str:

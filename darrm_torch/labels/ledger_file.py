@@ -63,7 +63,8 @@ def is_ledger(path: str | os.PathLike[str]) -> bool:
 def ledger_format(path: str | os.PathLike[str]) -> int | None:
     """The format of a ledger; ``None`` for any other file."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:  # reading a file of /proc without a size may block
             return None
         with open(path, "rb") as stream:
             first = stream.read(_FIRST_LINE)
@@ -304,12 +305,15 @@ class EntryFile:
         if not os.path.exists(self.path):
             return LedgerError(f"{self.path} is missing")
         if os.path.isfile(self.path):
-            with open(self.path, "rb") as stream:  # an OSError says more
-                if _MAGIC.startswith(stream.read(len(_MAGIC))):
-                    return LedgerError(
-                        f"{self.path} is no ledger: it is empty or ends in its first line. Restore the newest copy; if "
-                        "the ledger was never used (its process was killed while it created it), delete the file"
-                    )
+            first = b""
+            if os.path.getsize(self.path):
+                with open(self.path, "rb") as stream:  # an OSError says more
+                    first = stream.read(len(_MAGIC))
+            if _MAGIC.startswith(first):
+                return LedgerError(
+                    f"{self.path} is no ledger: it is empty or ends in its first line. Restore the newest copy; if "
+                    "the ledger was never used (its process was killed while it created it), delete the file"
+                )
         return LedgerError(f"{self.path} is no ledger")
 
     def _create(self) -> None:
@@ -317,7 +321,7 @@ class EntryFile:
         try:
             number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         except FileExistsError:
-            deadline = time.monotonic() + min(self._timeout, 5.0)
+            deadline = time.monotonic() + min(self._timeout, 4.0)
             while self._may_be_unfinished() and time.monotonic() < deadline:
                 time.sleep(0.002)  # another process is creating it
             return
@@ -331,8 +335,8 @@ class EntryFile:
 
     def _may_be_unfinished(self) -> bool:
         """Whether the file is the beginning of a new ledger."""
-        if not os.path.isfile(self.path):
-            return False
+        if not os.path.isfile(self.path) or not os.path.getsize(self.path):
+            return os.path.isfile(self.path)
         with open(self.path, "rb") as stream:
             content = stream.read(_START)
         return len(content) < _START and content[: len(_MAGIC)] == _MAGIC[: len(content)]

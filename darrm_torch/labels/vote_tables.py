@@ -54,7 +54,7 @@ def parts_of(path: Path) -> list[Path]:
         if part.suffix != ".parquet":
             cure = "The votes in a file that is not read would be lost. Move it."
             raise InvalidArgument("path", expected, part.name, cure)
-        check_file("path", part, expected=expected)
+        check_file("path", part, expected=expected, may_be_empty=True)  # pyarrow says of which part
     if not parts:
         raise InvalidArgument("path", "a folder with .parquet files", str(path), "It holds none.")
     return parts

@@ -15,7 +15,7 @@ import platformdirs
 from ..arguments import checked
 from ..errors import DarrmError, InvalidArgument, check_integer, warn_caller
 from ..files import keep_copy, write_whole
-from ..limits import MOST_TEXT, check_file
+from ..limits import MOST_TEXT, read_file
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import Certificate, certify_scaled
 from .function import NoiseFunction
@@ -128,9 +128,9 @@ def _digest(question: str, noise: str) -> str:
 
 def _read(path: Path, question: str, arguments: dict[str, Any]) -> tuple[NoiseFunction, int]:
     """The noise function in a file, proven again, and the file's format."""
-    if path.exists():
-        check_file("cache_dir", path, most=MOST_TEXT)
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    if not path.exists():
+        raise FileNotFoundError(path)
+    stored = json.loads(read_file("cache_dir", path, most=MOST_TEXT))
     number = stored.get("format", 1) if isinstance(stored, dict) else 1
     if not isinstance(number, int) or number > FORMAT:
         raise _NewerFormatError(f"it has format {number}, which a newer version of darrm-torch wrote; it is left alone")

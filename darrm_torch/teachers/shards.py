@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..arguments import as_array, checked
 from ..errors import InvalidArgument, check_integer, check_number, is_integer
 from ..files import make_private_folder, write_private
-from ..limits import MOST_TEXT, check_file
+from ..limits import MOST_TEXT, read_file
 from ..privacy.allocation import RandomAllocation
 from ..privacy.validation import PrivateValidation
 
@@ -362,7 +362,7 @@ def _kept_draw(folder: Path | None, facts: dict[str, Any]) -> bytes | None:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = json.loads(check_file("private_folder", folder / _FACTS, most=MOST_TEXT).read_text())
+        facts: dict[str, Any] = json.loads(read_file("private_folder", folder / _FACTS, most=MOST_TEXT))
         number = facts["version"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         number = None

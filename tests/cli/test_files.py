@@ -82,7 +82,7 @@ def test_labels_are_read_as_they_were_written(folder: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "at least one number"),
+        ("", "This is an empty file"),
         ("label\n", "at least one number"),
         ("a,b\n1,x\n", "an array in"),
         ("a,b\n1,2\n", "a column label, or with one column, not 2"),
