@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
@@ -18,6 +18,7 @@ __all__ = ["as_array", "checked", "is_dense", "validate"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+_TEXT = (str, bytes, bytearray, memoryview)
 _PLURALS = (Sequence, Iterable, Collection)
 _CALLED: dict[Any, str] = {
     None: "None",
@@ -77,8 +78,9 @@ def checked(function: _Function) -> _Function:
                 if any(kind in (int, float) or "PrivacyGuarantee" in str(kind) for kind in admitted):
                     try:
                         function(*args, **kwargs)  # its own check of numbers and promises says more, if it has one
-                    except DarrmError:
-                        raise
+                    except DarrmError as error:
+                        if name.rstrip("s") in str(error):
+                            raise
                     except Exception:  # whatever a wrong value leads to where nothing checks it
                         pass
                 shown = value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
@@ -120,10 +122,12 @@ def _is(value: Any, kind: Any) -> bool:
         return isinstance(value, (bool, np.bool_))
     if origin in _PLURALS:
         items = hasattr(value, "__len__") and hasattr(value, "__getitem__") if origin is Sequence else True
-        if not items or not isinstance(value, Iterable) or isinstance(value, (type, str, bytes, Mapping)):
+        if not items or not isinstance(value, Iterable) or isinstance(value, (type, *_TEXT, Mapping)):
             return False
-        if getattr(value, "ndim", None) == 0:  # an array without axes
+        if getattr(value, "ndim", None) == 0 or getattr(value, "is_nested", False):  # an array without axes or length
             return False
+        if type(value).__name__ == "DataFrame" or (isinstance(value, Set) and origin is not Collection):
+            return False  # a table lists its columns, a set has no order
         words = next(iter(get_args(kind)), None)  # of Collection[Literal[...]]
         return get_origin(words) is not Literal or all(_is(one, words) for one in value)
     if origin is os.PathLike:
@@ -162,6 +166,6 @@ def as_array(name: str, value: Any, expected: str, *, kinds: str = "iuf") -> npt
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except Exception:  # ragged lists; sparse, quantized and meta tensors: each has its own error
         raise InvalidArgument(name, expected, value) from None
-    if array.dtype.kind not in kinds and array.size:
+    if (array.dtype.kind not in kinds and array.size) or np.ma.is_masked(value):  # what is masked is no number
         raise InvalidArgument(name, expected, value)
     return array

@@ -92,7 +92,8 @@ def _without_content(value: Any) -> Any:
     """What an error may show of a secret value: words about it, or its type and shape."""
     if value is None or isinstance(value, str) or _is_shape(value):
         return value
-    shape = f" and shape {tuple(value.shape)}" if _is_shape(getattr(value, "shape", None)) else ""
+    known = not getattr(value, "is_nested", False) and _is_shape(getattr(value, "shape", None))
+    shape = f" and shape {tuple(value.shape)}" if known else ""
     return f"a value of type {type(value).__name__}{shape}"
 
 
@@ -109,6 +110,8 @@ class _Bounded(reprlib.Repr):
         self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = 20
 
     def repr_instance(self, x: Any, level: int) -> str:
+        if getattr(x, "is_nested", False):  # it has no shape
+            return type(x).__name__
         if getattr(x, "ndim", 0):  # an array may hold records
             return f"{type(x).__name__} of {x.dtype} with shape {tuple(x.shape)}"
         return repr(x)

@@ -16,6 +16,7 @@ import torch
 from darrm_torch import InvalidArgument, PrivacyGuarantee
 from darrm_torch.arguments import as_array, checked
 
+TABLE = type("DataFrame", (list,), {})(["a", "b"])
 POINT = PrivacyGuarantee(epsilon=0.1)
 KINDS: list[tuple[Any, list[Any], list[Any]]] = [  # an annotation, what it admits, what it refuses
     (int, [0, np.int64(3), torch.tensor(3)], [1.0, True, "1", None, [1], torch.ones(2, dtype=torch.int64)]),
@@ -23,7 +24,7 @@ KINDS: list[tuple[Any, list[Any], list[Any]]] = [  # an annotation, what it admi
     (bool, [True, np.False_], [0, 1, "yes", None]),
     (str, ["", "x"], [0, None, b"x", ["x"]]),
     (Sequence, [[1], (1,), np.ones(2)], ["text", b"x", {1: 2}, {1}, 3, None, iter([1]), np.ones(())]),
-    (Iterable, [[1], iter([1]), {1}], ["text", {1: 2}, 3, None, torch.tensor(1)]),
+    (Iterable, [[1], iter([1])], ["text", bytearray(1), {1: 2}, {1}, 3, None, torch.tensor(1), TABLE]),
     (Mapping, [{}], [[], "x", None]),
     (Callable, [len, lambda: 0], [0, "len", None]),
     (str | os.PathLike[str], ["x", Path("x"), ""], ["a\0b", Path("a\0b"), b"x", 3, None, ["x"]]),

@@ -23,6 +23,8 @@ NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise
     "forget_draws",
     "DistributedEnsemble",
     "plan",
+    "federated.client_app",
+    "federated.site_key",
 }
 HALF = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
 
@@ -35,7 +37,12 @@ def check_short(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in CALLS if "." not in name.removeprefix("lightning.") and name not in NOT_SHOWN]
+    "name",
+    [
+        name
+        for name in CALLS
+        if "." not in name.removeprefix("lightning.").removeprefix("federated.") and name not in NOT_SHOWN
+    ],
 )
 def test_what_a_call_returns(name: str, tmp_path: Path) -> None:
     np.save(tmp_path / "votes.npy", np.zeros((3, 5), dtype=np.int64))

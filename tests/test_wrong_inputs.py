@@ -557,7 +557,10 @@ VALUES: dict[str, Callable[[], Any]] = {
     "{'a': 1}": lambda: {"a": 1},
     "{'x'}": lambda: {"everything"},
     "ragged": lambda: [[1, 2], [3]],
+    "table": lambda: type("DataFrame", (list,), {})(["a", "b"]),  # iterates over the names of its columns
     "module": lambda: nn.Linear(4, 2),
+    "lazy module": lambda: nn.LazyLinear(2),
+    "meta module": lambda: nn.Linear(4, 2, device="meta"),
     "tensor": lambda: torch.zeros(2, 4),
     "sparse": lambda: COLUMNS.to_sparse(),
     "meta": lambda: torch.empty(2, 2, device="meta"),
@@ -570,6 +573,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "negative tensor": lambda: -COLUMNS,
     "three axes": lambda: torch.zeros(1, 2, 3, 4, 5, 6),
     "scalar tensor": lambda: torch.tensor([[7]]),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "masked": lambda: np.ma.array([[2, 1], [0, 3]], mask=[[0, 0], [1, 1]]),
     "object array": lambda: np.array([[None, "a"]]),
     "str array": lambda: np.array(["a", "b"]),
     "dates": lambda: np.array(["2020-01-01"], dtype="M8[D]"),
@@ -594,7 +599,7 @@ RIGHT: dict[str, set[str]] = {
     "Iterable": {"[]", "{}", "empty tensor"},
     "Collection": {"[]", "empty tensor"},
     "Module": {"module"},
-    "Callable": {"class", "module"},
+    "Callable": {"class", "module", "lazy module", "meta module"},
 }
 
 
@@ -611,7 +616,7 @@ def right_values(annotation: str) -> set[str]:
 ACCEPTED: dict[tuple[str, str], str] = {
     ("*", "insecure_seed"): "huge int, beyond float",
     ("*", "seed"): "huge int, beyond float",
-    ("*", "cost"): "class, module",  # functions
+    ("*", "cost"): "class, module, lazy module, meta module",  # functions
     ("*", "axes"): "None",
     ("*", "timeout"): "huge int, huge float",
     ("*", "allowance"): "huge int, huge float",  # above every useful one: no noise
@@ -638,16 +643,16 @@ ACCEPTED: dict[tuple[str, str], str] = {
         "sources",
     ): "[None], ['x'], {'x'}, ragged, [-1], [nan], tensor, sparse, meta, complex tensor, "
     "bool tensor, empty tensor, requires_grad, quantized, nan tensor, negative tensor, three axes, scalar tensor, "
-    "object array, str array, dates",  # histories are compared as objects only; read_teachers reads them
+    "object array, str array, dates, masked",  # histories are compared as objects only; read_teachers reads them
     ("check_independent", "optimizers"): "[None]",
     ("check_independent", "data_loaders"): "[None]",
     ("*", "initial"): "None, {}, {'a': 1}, module",
     ("read_privacy", "module"): "None, {}, {'a': 1}, module",
     ("read_privacy", "data_loader"): "None",
     ("label_loader", "loader"): "*",  # a tensor holds batches, too, and this voter takes any
-    ("read_privacy", "optimizer"): "*",  # a history has no engine that could know its optimizer
-    ("lightning.FixMatch", "weak"): "class, module",
-    ("lightning.FixMatch", "strong"): "class, module",
+    ("read_privacy", "optimizer"): "None",
+    ("lightning.FixMatch", "weak"): "class, module, lazy module, meta module",
+    ("lightning.FixMatch", "strong"): "class, module, lazy module, meta module",
     ("check_independent", "overlap"): "huge int, beyond float",
     ("read_teachers", "overlap"): "huge int, beyond float",
     ("NoiseFreeMajority.self_bounding_allowance", "overlap"): "huge int, beyond float",
@@ -673,9 +678,9 @@ ACCEPTED: dict[tuple[str, str], str] = {
     ("lightning.FixMatch", "*"): "huge int, beyond float, huge float",
     ("lightning.StudentModule", "*"): "huge int, beyond float, huge float",
     ("lightning.PrivateLabelDataModule", "*"): "huge int, beyond float, huge float",
-    ("lightning.PrivateLabelDataModule", "acquire"): "class, module",  # functions
+    ("lightning.PrivateLabelDataModule", "acquire"): "class, module, lazy module, meta module",  # functions
     ("audit_pipeline", "canaries"): "None, 2",  # a number, or a pair
-    ("assign_shards", "records"): "huge int, beyond float, ['x'], {'x'}, [-1], [], str array",  # a number, or ids
+    ("assign_shards", "records"): "huge int, beyond float, ['x'], [-1], [], str array",  # a number, or ids
     ("train_teachers", "shards"): "ragged",  # of unlike sizes
     ("exact_self_bounding_delta", "allowance"): "inf",  # all teachers
     ("exact_self_bounding_epsilon", "allowance"): "inf",
@@ -916,11 +921,26 @@ def test_equal_histories_are_plain_data() -> None:
     dt.PrivateMajorityEnsemble.from_opacus(models, same, delta=1e-5, allowance=2, noise="self-bounding")
 
 
-def test_an_opacus_model_votes_inside_any_module() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_opacus_model_votes_inside_any_module(compiled: bool) -> None:
     from opacus import GradSampleModule
 
+    def inner() -> nn.Module:
+        plain = nn.Sequential(nn.Linear(4, 2))
+        return torch.compile(plain, backend="eager") if compiled else plain
+
     torch.manual_seed(0)
-    models = [nn.Sequential(nn.Flatten(), GradSampleModule(nn.Sequential(nn.Linear(4, 2)))) for _ in range(3)]
+    wrapped = [GradSampleModule(inner()) for _ in range(3)]
+    models = wrapped if compiled else [nn.Sequential(nn.Flatten(), one) for one in wrapped]
     models[0](torch.randn(2, 4)).sum().backward()
     ensemble = dt.PrivateMajorityEnsemble(models, dt.DaRRM(noise()))
     assert ensemble(X).shape == (2,)
+    models[0](torch.randn(2, 4))  # the user's own keeps its hooks
+    assert vars(models[0] if compiled else models[0][1])["autograd_grad_sample_hooks"]
+
+
+@pytest.mark.parametrize("build", [lambda: 1 / 0, lambda: None, lambda: nn.Identity(), lambda: nn.Linear(4, 1)])
+def test_training_names_the_function_that_builds_no_classifier(tmp_path: Path, build: Callable[[], Any]) -> None:
+    arguments = CALLS["train_teachers"]() | {"folder": tmp_path, "build_model": build}
+    with pytest.raises(dt.InvalidArgument, match="build_model must be"):
+        dt.train_teachers(**arguments)

@@ -260,7 +260,7 @@ def _binary_votes(case: WorstCase) -> Votes:
 def _check_votes(laws: Any) -> Votes:
     try:
         votes = np.array([np.asarray(law, dtype=np.float64) for law in laws])
-    except (TypeError, ValueError, RuntimeError):
+    except Exception:  # ragged lists, tensors without data: each has its own error
         votes = np.empty(0)
     if (
         votes.ndim != 3

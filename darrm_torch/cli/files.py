@@ -121,7 +121,7 @@ def whole(name: str, path: str) -> Iterator[Path]:
 def read_text(name: str, path: str, *, most: int = MOST_TEXT) -> str:
     """The text of a file of at most ``most`` bytes."""
     try:
-        text = read_file(name, path, expected="a text file", most=most).decode("utf-8")
+        text = read_file(name, path, expected="a text file", most=most).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(name, "a text file that can be read", path, str(error)) from None

@@ -72,6 +72,9 @@ class FlowerExchange:
         self._retry = check_number("retry", retry, low=0.0, low_open=True, high=1e9)
         self._pause = check_number("pause", pause, low=0.0, high=1e9)
 
+    def __repr__(self) -> str:
+        return f"<FlowerExchange: patience {self._patience:g} s>"
+
     def __call__(self, request: bytes) -> Iterator[tuple[str, bytes]]:
         """Yields (node, answer). A node for which Flower reports an error is asked again."""
         from flwr.app import Message

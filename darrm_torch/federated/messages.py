@@ -190,7 +190,13 @@ def _is_signed(site: str, message: bytes, signature: bytes) -> bool:
 
 def _sendable(inputs: Any) -> npt.NDArray[Any]:
     """Inputs in one of the types that messages have, in order in memory."""
-    if not isinstance(inputs, np.ndarray) or not inputs.ndim or not len(inputs) or inputs.dtype.kind not in "fiub":
+    if (
+        not isinstance(inputs, np.ndarray)
+        or not inputs.ndim
+        or not len(inputs)
+        or inputs.dtype.kind not in "fiub"
+        or np.ma.is_masked(inputs)
+    ):
         raise InvalidArgument("inputs", "an array (B, ...) of real numbers or integers", inputs)
     kind = inputs.dtype.str if inputs.dtype.str in _INPUTS else "<f4" if inputs.dtype.kind == "f" else "<i8"
     if inputs.size * np.dtype(kind).itemsize > LARGEST_MESSAGE - _HEADER:

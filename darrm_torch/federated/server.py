@@ -123,6 +123,9 @@ class RemoteLabeler:
                 raise
             raise InvalidArgument("log", "a file that can be written", str(log), f"{error}.") from None
 
+    def __repr__(self) -> str:
+        return f"<RemoteLabeler: {len(self.sites)} sites, quorum {self.quorum}, {self.labeler!r}>"
+
     @property
     def agreement(self) -> str:
         """A digest of all terms: the teachers, their promises, the mechanism, the rules such as overlap and unit, the

@@ -65,6 +65,9 @@ class Site:
         self.teacher, self.agreement = teacher, agreement
         self._key: Ed25519PrivateKey = key
 
+    def __repr__(self) -> str:
+        return f"<Site: {self.classes} classes, {type(self.teacher).__name__}>"
+
     @property
     def registration(self) -> dict[str, str]:
         """What the server must know of the site. The digest is for the server only: it is a function of the teacher."""

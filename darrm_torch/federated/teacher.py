@@ -42,6 +42,9 @@ class LocalTeacher:
         self._voting = VotingTeachers([model], classes=class_numbers(classes), mechanism=NoiseFreeMajority())
         self.digest = weights_digest(model)
 
+    def __repr__(self) -> str:
+        return f"<LocalTeacher: {type(self._voting[0]).__name__}>"
+
     def vote(self, inputs: Tensor | npt.NDArray[Any]) -> IntArray:
         """Votes ``(B,)`` int64.
 

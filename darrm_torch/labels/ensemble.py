@@ -208,6 +208,8 @@ class PrivateMajorityEnsemble(nn.Module):
             UnprovenPrivacy: an accountant that does not prove a guarantee; the message says why and what to do.
         """
         models, engines = list(models), list(engines)
+        for model in models:
+            unwrap_module(model, "models")
         data_loaders, optimizers = (None if part is None else list(part) for part in (data_loaders, optimizers))
         if len(engines) != len(models):
             raise InvalidArgument("engines", f"one for each of the {len(models)} models", f"{len(engines)} of them")

@@ -27,6 +27,8 @@ def as_tensors(inputs: Structure) -> Structure:
     """
     if not isinstance(inputs, np.ndarray):
         return inputs
+    if np.ma.is_masked(inputs):
+        raise InvalidArgument("inputs", "an array (B, ...) of finite numbers", "masked ones")
     try:
         return torch.as_tensor(inputs)
     except (TypeError, ValueError) as error:  # ValueError: it is reversed

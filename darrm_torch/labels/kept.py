@@ -19,7 +19,7 @@ from ..mechanisms.noise_free import NoiseFree
 from ..mechanisms.plurality import SelfBoundingPlurality, VotePrivatePlurality
 from ..noise.function import NoiseFunction, self_bounding_noise
 from ..noise.store import fetch_noise
-from ..planning.families import strongest_mechanism
+from ..planning.families import check_kind, strongest_mechanism
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
 from ..privacy.units import RECORD
@@ -51,6 +51,8 @@ def check_strength(
     Raises:
         InvalidArgument: otherwise.
     """
+    if isinstance(mechanism, str):
+        check_kind(mechanism, "mechanism")
     if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
         raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
     if mechanism is None and (allowance is None) == (target is None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from pathlib import Path
 
@@ -35,6 +36,11 @@ class LedgerHead:
             if not os.path.lexists(self.path):
                 raise FileNotFoundError(self.path)
             head = json.loads(read_file("head", self.path, most=_LARGEST))
+            if operator.index(head.get("format", 1)) > _FORMAT:
+                raise LedgerError(
+                    f"{self.path} has format {head['format']}, and this version reads format {_FORMAT}: a newer "
+                    "version of darrm-torch wrote it"
+                )
             owner, mark = head["ledger"], Mark(int(head["entries"]), 0, str(head["digest"]))
         except FileNotFoundError:
             if required:
@@ -43,7 +49,9 @@ class LedgerHead:
                     "without a head"
                 ) from None
             return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except LedgerError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise LedgerError(f"{self.path} is no head of a ledger: {error}") from None
         if owner != ledger_id:
             raise LedgerError(f"{self.path} is the head of another ledger than {self._ledger}")
@@ -72,11 +80,12 @@ class LedgerHead:
 
     def write(self, ledger_id: str, last: Mark) -> None:
         """Replace the head; it is on disk when this returns."""
-        head = {"ledger": ledger_id, "entries": last.entries, "digest": last.digest}
+        head = {"format": _FORMAT, "ledger": ledger_id, "entries": last.entries, "digest": last.digest}
         with file_errors(self.path):
             write_private(Path(self.path), json.dumps(head) + "\n")
 
 
+_FORMAT = 1
 _LARGEST = 2**12  # bytes
 _RESTORED = (
     "One of them is an older copy. Nothing was given out. Restore the newest ledger, or labels would be drawn again"

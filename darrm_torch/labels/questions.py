@@ -167,6 +167,8 @@ def counts_of_votes(votes: IntArray, keys: Sequence[bytes], classes: int, juries
 
 def table_of(name: str, values: npt.ArrayLike, expected: str) -> Any:
     """``values`` as an array; otherwise ``name`` is refused."""
+    if np.ma.is_masked(values):
+        raise InvalidArgument(name, expected, "masked ones")
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays

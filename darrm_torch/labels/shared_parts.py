@@ -33,9 +33,23 @@ def copies_that_share(networks: Iterable[nn.Module]) -> list[nn.Module]:
             memo: dict[int, Any] = {
                 id(value): first[name] for name, value in mine.items() if name in first and _alike(value, first[name])
             }
-            copies.append(copy.deepcopy(network, memo))
+            copies.append(copy.deepcopy(network, memo | _without_training_hooks(network)))
             first = first or dict(copies[0].named_parameters())
     return copies
+
+
+def _without_training_hooks(network: nn.Module) -> dict[int, Any]:
+    """A memo with which a copy lacks the hooks of DP-SGD: they hold the wrapper, which holds the network again."""
+    memo: dict[int, Any] = {}
+    for module in network.modules():
+        handles = vars(module).get("autograd_grad_sample_hooks")
+        if handles is not None:
+            memo[id(handles)] = []
+        for handle in handles or ():
+            if (hooks := handle.hooks_dict_ref()) is not None:
+                kept = memo.get(id(hooks), hooks)
+                memo[id(hooks)] = type(hooks)((key, hook) for key, hook in kept.items() if key != handle.id)
+    return memo
 
 
 class SharedParts:

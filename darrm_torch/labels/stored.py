@@ -21,7 +21,7 @@ from ..arrays import IntArray
 from ..errors import InvalidArgument, UnprovenPrivacy
 from ..files import write_whole
 from ..mechanisms.noise_free import NoiseFreeMajority
-from ..teachers.checkpoints import Checkpoint, load_teacher, weights_digest
+from ..teachers.checkpoints import Checkpoint, load_teacher, unwrap_module, weights_digest
 from ..teachers.shards import open_private
 from ..teachers.structures import Structure, checked_device, rows_of
 from .identity import checked_inputs, input_digests
@@ -107,7 +107,7 @@ class StoredTeacher:
         self._ready(load=False).check(checked_inputs(inputs), [0])
 
     def _ready(self, *, load: bool) -> VotingTeachers:
-        network = self._build()
+        network = unwrap_module(self._build(), "build_model")
         if load:
             load_teacher(self.file, network)
             if weights_digest(network) != self._weights:

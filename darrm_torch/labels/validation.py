@@ -18,7 +18,7 @@ from ..files import write_private
 from ..mechanisms.counts import private_counts
 from ..mechanisms.sampling import RandomBits
 from ..privacy.validation import PrivateValidation, Reads
-from ..teachers.checkpoints import weights_digest
+from ..teachers.checkpoints import unwrap_module, weights_digest
 from ..teachers.records import batch_of, data_digest, example_of, finite_rows
 from ..teachers.shards import Shards, as_shards
 from ..teachers.structures import Structure, call, evaluating, logits_of, mapped, probabilities_of, rows_of, size_of
@@ -90,6 +90,8 @@ def validate(
     >>> 0 < low < estimate.accuracy < high < 1
     True
     """
+    if isinstance(of, nn.Module):
+        unwrap_module(of, "of")
     reads: Reads = of if isinstance(of, str) else "student"
     check_number("confidence", confidence, low=0.0, high=1.0, low_open=True, high_open=True)
     check_integer("bins", bins, low=1, high=1000)

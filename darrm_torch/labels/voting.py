@@ -73,7 +73,7 @@ class VotingTeachers(nn.ModuleList):
         mechanism: Mechanism,
         logits: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model) for model in models)))
+        super().__init__(map(_without_leftovers, copies_that_share(unwrap_module(model, "models") for model in models)))
         self._shared = SharedParts(list(self))
         self.requires_grad_(False)
         # Kept, because walking through them again for each batch takes long. Itself among them would be a cycle.
@@ -118,8 +118,10 @@ class VotingTeachers(nn.ModuleList):
                 problems.append((number, error))
                 continue
             found = self._competing(name, outputs, (size_of(inputs),)).shape[-1]
-            if outputs.numel() == self._questions(inputs) and self._is_probability(self[number], inputs):
-                cure = "They seem to end in a sigmoid, and would vote 1 for everything: return logits."
+            alone = outputs.numel() == self._questions(inputs)
+            if (alone or self._mechanism.shares > 1) and self._are_probabilities(self[number], inputs, alone=alone):
+                wrong = "sigmoid, and would vote 1 for everything" if alone else "softmax, which would be applied twice"
+                cure = f"They seem to end in a {wrong}: return logits."
                 raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
             if classes not in (0, found):
                 raise InvalidArgument(name, f"logits of {classes} classes, like those of the teachers before", found)
@@ -309,14 +311,15 @@ class VotingTeachers(nn.ModuleList):
                 return network(mapped(inputs, own), self._logits)
             return looked_at(logits_of(call(network, mapped(inputs, own)), self._logits))
 
-    def _is_probability(self, network: nn.Module, inputs: Structure) -> bool:
-        """Whether a network's outputs lie in [0, 1] whatever its weights are, as those of a sigmoid do."""
+    def _are_probabilities(self, network: nn.Module, inputs: Structure, *, alone: bool) -> bool:
+        """Whether a network's outputs are those of a sigmoid (``alone``) or of a softmax, whatever its weights are."""
         try:
             constant = [_with_constant_weights(network, value) for value in (-2.0, 0.5, 2.0)]
             outputs = torch.cat([self._outputs(one, inputs) for one in constant])
         except Exception:  # the user's own network
             return False
-        return bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
+        sums = alone or bool(((outputs.double().sum(dim=-1) - 1).abs() < 1e-2).all())
+        return sums and bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
         """The logits ``(*rows, C)`` of the classes that compete, checked; a row for each question."""
@@ -340,12 +343,9 @@ class VotingTeachers(nn.ModuleList):
 
 
 def _without_leftovers(network: nn.Module) -> nn.Module:
-    """A copy of the user's own network, without what DP-SGD left in it: hooks, and activations of training data."""
-    hooked = [module for module in network.modules() if "autograd_grad_sample_hooks" in vars(module)]
-    for module in hooked:
-        for handle in vars(module)["autograd_grad_sample_hooks"]:
-            handle.remove()
-    for module in hooked:  # one may hold another, where the wrapper is inside the user's own module
+    """A copy of the user's own network, without what DP-SGD left in it, such as activations of training data."""
+    # One may hold another, where the wrapper is inside the user's own module.
+    for module in [part for part in network.modules() if "autograd_grad_sample_hooks" in vars(part)]:
         for part in module.modules():
             for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
                 vars(part).pop(name, None)

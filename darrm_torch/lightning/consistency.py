@@ -223,9 +223,12 @@ def _each(transform: Transform, images: Tensor) -> Tensor:
 def check_batch(inputs: Any, expected: str) -> None:
     """Refuse what is no batch of one dense, finite input or more: training on NaN would spoil the student silently."""
     if not isinstance(inputs, Tensor) or not is_dense(inputs) or not inputs.dim() or not len(inputs):
-        got = f"{inputs.dtype} of shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__
-        if isinstance(inputs, Tensor) and not is_dense(inputs):
-            got = f"{inputs.dtype}, {inputs.layout}, {inputs.device}"
+        got = type(inputs).__name__
+        if isinstance(inputs, Tensor):
+            dense = is_dense(inputs)
+            got = f"{inputs.dtype}" + (
+                f" of shape {tuple(inputs.shape)}" if dense else f", {inputs.layout}, {inputs.device}"
+            )
         raise InvalidArgument("inputs", expected, got)
     if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
         raise InvalidArgument("inputs", "finite", "infinite numbers or NaN", "Check the data.")

@@ -87,8 +87,10 @@ class PrivateLabelDataModule(L.LightningDataModule):
             if len(rows) > 1 or not rows.pop():
                 raise InvalidArgument("public", "tensors (N, ...), as many rows in each", "others")
             public = Rows(public)
-        elif not (hasattr(public, "__getitem__") and hasattr(public, "__len__")) or isinstance(
-            public, str | bytes | type
+        elif (
+            not (hasattr(public, "__getitem__") and hasattr(public, "__len__"))
+            or isinstance(public, str | bytes | type)
+            or getattr(public, "ndim", None) == 0
         ):
             expected = "a tensor, a tuple or a mapping of tensors, or a map-style Dataset"
             raise InvalidArgument("public", expected, type(public).__name__)

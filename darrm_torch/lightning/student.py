@@ -19,6 +19,7 @@ from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
 from ..noise.priors import Prior
 from ..planning.expectation import label_chances
+from ..teachers.checkpoints import unwrap_module
 from ..teachers.structures import Structure, call, form_of, logits_of, size_of
 from .consistency import Consistency
 
@@ -79,6 +80,7 @@ class StudentModule(L.LightningModule):
         super().__init__()
         self.classes = check_integer("classes", classes, low=2)
         self.findings = checked_findings(findings, classes if classes != 2 else None)
+        unwrap_module(backbone, "backbone")
         self.backbone, self._logits = backbone, logits
         if consistency is not None and not (hasattr(consistency, "loss") and hasattr(consistency, "augment")):
             raise InvalidArgument("consistency", "one like FixMatch() or VirtualAdversarialTraining()", consistency)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -165,7 +166,7 @@ class NoiseFunction:
         """
         try:
             plain = json.loads(text)
-            if plain.get("format", 1) > FORMAT:
+            if operator.index(plain.get("format", 1)) > FORMAT:
                 cure = "A newer version of darrm-torch wrote it: install that one."
                 raise InvalidArgument("format", f"{FORMAT} or older", plain["format"], cure)
             noise, claim = cls(gamma=plain["gamma"]), plain["certificate"]

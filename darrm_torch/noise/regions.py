@@ -81,7 +81,8 @@ def teacher_profile(teacher: Any, teachers: int) -> PrivacyProfile:
     """
     if isinstance(teacher, PrivacyProfile):
         return teacher
-    promises = tuple(teacher) if isinstance(teacher, Iterable) and getattr(teacher, "ndim", None) != 0 else ()
+    listed = isinstance(teacher, Iterable) and getattr(teacher, "ndim", None) != 0
+    promises = tuple(teacher) if listed and not getattr(teacher, "is_nested", False) else ()
     if len(promises) == teachers and all(isinstance(one, PrivacyGuarantee | PrivacyProfile) for one in promises):
         return PrivacyProfile.weakest(promises)
     expected = f"a PrivacyGuarantee, a PrivacyProfile, or one of these for each of {teachers} teachers"

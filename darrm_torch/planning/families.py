@@ -347,10 +347,10 @@ def families(classes: int) -> tuple[Family, ...]:
     return (*known, *(family.with_training() for family in known if family.combined))
 
 
-def check_kind(kind: str) -> Family:
+def check_kind(kind: str, name: str = "kind") -> Family:
     """The entry of a kind, or :class:`InvalidArgument` where there is none."""
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise InvalidArgument("kind", f"one of {', '.join(FAMILIES)}", kind)
+        raise InvalidArgument(name, f"one of {', '.join(FAMILIES)}", kind)
     return FAMILIES[kind]
 
 

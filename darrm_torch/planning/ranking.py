@@ -92,7 +92,7 @@ class Plan(Request):
     @checked
     def at(self, epsilon: float) -> Plan:
         """The same question at another ``epsilon`` of all labels (or of one); with two targets both are scaled."""
-        factor = epsilon / self.targets[-1].epsilon
+        factor = check_number("epsilon", epsilon, low=0.0) / self.targets[-1].epsilon
         return self if self.rows and math.isclose(factor, 1.0, rel_tol=1e-12) else _solved(self._scaled(factor))
 
     @checked

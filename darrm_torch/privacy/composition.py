@@ -106,7 +106,10 @@ def optimal_composition(
     2.845
     """
     count = check_integer("count", count, low=1, high=_MOST_RELEASES)
-    releases = list(guarantee) if isinstance(guarantee, Iterable) else [guarantee]
+    try:
+        releases = [guarantee] if isinstance(guarantee, PrivacyGuarantee) else list(guarantee)
+    except Exception:  # no list, an array without axes, a nested tensor
+        releases = []
     if not releases or not all(isinstance(release, PrivacyGuarantee) for release in releases):
         check_guarantee("guarantee", guarantee, expected="one or more guarantees")
     together = PrivacyProfile(promises=tuple(((release,), 1) for release in releases)).compose(count)

@@ -64,7 +64,7 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
     """The user's own network inside its wrappers; nothing is changed.
 
     Raises:
-        InvalidArgument: not a module, in whatever wrapping.
+        InvalidArgument: not a module, in whatever wrapping, or one whose weights are not there yet.
     """
     while type(model).__module__.startswith(_WRAPPERS):
         held = {**vars(model), **vars(model).get("_modules", {})}
@@ -74,6 +74,9 @@ def unwrap_module(model: Any, name: str = "module") -> nn.Module:
         model = inner
     if not isinstance(model, nn.Module):
         raise InvalidArgument(name, "a PyTorch module or a state dict", type(model).__name__)
+    for key, value in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(value) or value.is_meta:
+            raise InvalidArgument(name, "a module with weights", f"none for {key}", "Load them, or run one batch.")
     return model
 
 
@@ -360,6 +363,7 @@ def load_teacher(file: str | os.PathLike[str], model: nn.Module) -> dict[str, An
 
 def load_weights(file: str | os.PathLike[str], model: nn.Module, *, cure: str) -> dict[str, Any]:
     """:func:`load_teacher` with ``cure``: what the caller can do if the weights are those of another network."""
+    unwrap_module(model, "model")
     checkpoint = Checkpoint.read(file)
     state, own = checkpoint.weights, model.state_dict()
     if state.keys() != own.keys():

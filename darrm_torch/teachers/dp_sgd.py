@@ -132,6 +132,8 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     >>> ignored_records(torch.tensor([[0.5], [float("nan")], [1.0]]), torch.tensor([1, 0, 7]), classes=2).tolist()
     [1, 2]
     """
+    if inputs.is_nested or labels.is_nested:
+        raise InvalidArgument("inputs and labels", "dense tensors", "a nested one")
     if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
         raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
     finite = inputs.isfinite()
@@ -209,6 +211,9 @@ def losses_of(loss: Callable[[Any, Any], Tensor] | None, outputs: Any, targets: 
     """The loss of each record ``(B,)``, zero for those that are not kept or whose label is no class."""
     if loss is None:
         logits = logits_of(outputs)
+        if logits.shape[-1] < 2:
+            cure = "Cross-entropy of a single output is zero: return a logit for each class, or pass loss=."
+            raise InvalidArgument("build_model", "a function that returns a classifier", "one with one output", cure)
         if not targets.is_floating_point():
             kept = kept.to(targets.device) & (targets >= 0) & (targets < logits.shape[-1])
             targets = torch.where(kept, targets, 0)
@@ -231,8 +236,16 @@ def _drop_batch_unless_finite(model: nn.Module) -> None:
             gradient.zero_()
 
 
-def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
-    for name, buffer in held_tensors(model).items():
+def _constants(model: nn.Module) -> dict[str, Tensor]:
+    """What training must not change: buffers, attributes, and what else the model's state dict would save."""
+    saved = {
+        name: value for name, value in model.state_dict(keep_vars=True).items() if not isinstance(value, nn.Parameter)
+    }
+    return held_tensors(model) | saved
+
+
+def _check_constants(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    for name, buffer in _constants(model).items():
         if not (name in before and torch.equal(buffer, before[name])):
             raise UnprovenPrivacy(
                 f"training changed the buffer {name}, which then holds statistics of raw batches that no accountant "
@@ -295,7 +308,7 @@ def _train(
         features = features_of(trunk, dataset, device=device, size=min(most, settings.batch_size))
         trunk, dataset = (trunk, dataset) if features is None else (None, features)
     train_mode(network)
-    buffers = {name: buffer.clone() for name, buffer in held_tensors(model).items()}
+    constants = {name: value.clone() for name, value in _constants(model).items()}
     weights = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizer: Any = (settings.optimizer or torch.optim.SGD)(weights, lr=settings.learning_rate)
     schedule = None if settings.schedule is None else settings.schedule(optimizer)
@@ -360,10 +373,14 @@ def _train(
                 schedule.step()
             on_step()
     if accountant is not None:
-        _check_buffers(model, buffers)
+        _check_constants(model, constants)
     return {
         FORMAT_KEY: FORMAT,
-        "module_state_dict": {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()},
+        # Copies: a view would take the whole tensor of which it is a part into the file.
+        "module_state_dict": {
+            name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+            for name, value in model.state_dict().items()
+        },
         "privacy_accountant_state_dict": None if accountant is None else accountant.state_dict(),
         "sampling": "shuffled" if accountant is None else "poisson",
         "randomness": "Torch's generator" if random is None else SECURE,

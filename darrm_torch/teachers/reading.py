@@ -182,6 +182,8 @@ def read_privacy(
     """
     if initial is not None:
         state_of(initial, "initial")
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise InvalidArgument("optimizer", "the optimizer that make_private returned", type(optimizer).__name__)
     delta = check_number("delta", delta, low=0.0, high=1.0, low_open=True, high_open=True)
     record: dict[str, Any] = {}
     from_file = isinstance(source, (str, os.PathLike))

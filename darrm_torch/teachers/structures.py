@@ -49,7 +49,7 @@ def tensors_of(inputs: Structure, name: str = "inputs", *, depth: int = 0) -> It
     >>> [place for place, _ in tensors_of({"mask": torch.ones(1), "ids": (torch.ones(1), torch.ones(1))})]
     ["inputs['ids'][0]", "inputs['ids'][1]", "inputs['mask']"]
     """
-    if isinstance(inputs, Tensor):
+    if isinstance(inputs, Tensor) and not inputs.is_nested:
         yield name, inputs
         return
     expected = "a tensor (B, ...), or a tuple or a mapping of tensors"

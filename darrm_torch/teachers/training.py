@@ -26,7 +26,7 @@ from ..privacy.calibration import calibrate_noise
 from ..privacy.guarantees import PrivacyGuarantee
 from .adapters import warn_of_untrained_adapters
 from .additivity import check_additive
-from .checkpoints import Checkpoint, migrate
+from .checkpoints import Checkpoint, migrate, unwrap_module
 from .dp_sgd import TrainingSettings, train_teacher
 from .jobs import Job, run_job, start_worker
 from .reading import drawn_rate
@@ -357,7 +357,13 @@ def check_training(
     networks: list[nn.Module] = []
 
     def build() -> nn.Module:
-        networks.append(build_model())
+        try:
+            networks.append(build_model())
+        except Exception as error:  # the user's own
+            cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+            raise InvalidArgument("build_model", "a function that returns a network", "one that fails", cure) from None
+        if not any(weight.requires_grad for weight in unwrap_module(networks[0], "build_model").parameters()):
+            raise InvalidArgument("build_model", "a function that returns a network", "one without trainable weights")
         return networks[0]
 
     try:

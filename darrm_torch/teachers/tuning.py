@@ -182,7 +182,7 @@ def tune_teachers(
         chosen = [secrets.randbelow(len(settings)) for _ in range(runs.draw())]
         start = {"name": secrets.token_hex(8), "started": time.time_ns(), "data": digest}
         _keep(private, {"question": question, **start, "chosen": chosen or [0], "scores": [], "done": False})
-    state = json.loads((private / _STATE).read_text())
+    state = _read_state(private)
     if state["question"] != question:
         raise InvalidArgument("private_folder", "that of this tuning", "that of another tuning", "Use another folder.")
     if state["data"] != digest:
@@ -264,6 +264,21 @@ def _calibrated(
     return [
         replace(one, noise_multiplier=noises[schedule]) for one, schedule in zip(candidates, schedules, strict=True)
     ]
+
+
+def _read_state(private: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((private / _STATE).read_text())
+        number = state["question"]["version"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        number = None
+    if type(number) is not int:
+        cure = "Delete the private folder and the teachers, and tune again: runs that showed nothing cost nothing."
+        raise InvalidArgument("private_folder", f"one with a complete {_STATE}", str(private), cure)
+    if number > 1:
+        cure = "A newer version of darrm-torch wrote it: install that one."
+        raise InvalidArgument("private_folder", "one of format 1", f"{private}, of format {number}", cure)
+    return state
 
 
 def _keep(private: Path, state: dict[str, Any]) -> None:

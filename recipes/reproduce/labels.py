@@ -27,7 +27,7 @@ PAPER = ("GNMax", "gamma_Sub", "gamma_opt")
 # The paper prints no learning rate. With this one, single private teachers are about as accurate on these test images
 # as the paper's must have been (at m = 1 gamma_Sub is the vote of a random teacher). The report says so and shows
 # others.
-LEARNING_RATE, OTHER_RATES = 0.02, (0.005, 0.01, 0.05)
+LEARNING_RATE, OTHER_RATES = 0.0125, (0.005, 0.02, 0.05)
 BEYOND = (
     "GNMax, exact sigma",
     "optimal majority, own randomness",

@@ -29,6 +29,9 @@ def test_noise_is_written_and_proven_again(
     assert "<svg" in (folder / "noise.svg").read_text()
     assert dt.NoiseFunction.from_json((folder / "noise.json").read_text()).teachers == 5
     assert said(capsys, "verify", "noise.json") == result
+    text = json.dumps(json.loads((folder / "noise.json").read_text()), indent=1)  # as other machines save it
+    (folder / "noise.json").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert said(capsys, "verify", "noise.json") == result
     assert json.loads(said(capsys, "verify", "noise.json", "--json"))["kind"] == kind
     assert sorted(path.name for path in folder.iterdir()) == ["noise.json", "noise.svg"]
 

@@ -53,6 +53,9 @@ def test_a_head_that_is_missing_damaged_or_of_another_ledger_is_refused(tmp_path
     head.write_text("{}")
     with pytest.raises(LedgerError, match="is no head"):
         PrivacyLedger(file, head=head)
+    head.write_text('{"format": 99}')
+    with pytest.raises(LedgerError, match="has format 99, and this version reads format 1: a newer version"):
+        PrivacyLedger(file, head=head)
     head.unlink()
     os.mkfifo(head)
     with pytest.raises(LedgerError, match=r"is no head .* This is a pipe"):

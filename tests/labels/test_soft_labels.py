@@ -197,3 +197,12 @@ def test_labels_survive_being_stored(labels: Tensor) -> None:
     given = ledger.answer([b"%d" % row for row in range(len(labels))], lambda rows: [stored[row] for row in rows])
     assert given == stored
     assert np.array_equal(restored_labels(given, soft=labels.dim() == 2), labels.numpy())
+
+
+def test_probabilities_are_not_taken_for_logits() -> None:
+    softmax = [nn.Sequential(Counting(seed), nn.Softmax(dim=1)) for seed in range(3)]
+    with pytest.raises(dt.InvalidArgument, match="They seem to end in a softmax, which would be applied twice"):
+        ensemble(softmax, dt.MeanProbabilities())(INPUTS)
+    assert ensemble(softmax, dt.NoiseFreeMajority())(INPUTS).shape == (300,)  # the order of the classes is the same
+    logs = [nn.Sequential(Counting(seed), nn.LogSoftmax(dim=1)) for seed in range(3)]
+    assert ensemble(logs, dt.MeanProbabilities())(INPUTS).shape == (300, 3)  # log-probabilities are logits

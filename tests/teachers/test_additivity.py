@@ -228,6 +228,7 @@ class Attention(nn.Module):
 ALONE: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "linear": (partial(after, torch.tanh), ROWS),
     "dropout": (partial(after, torch.tanh, dropout=True), ROWS),
+    "noise": (partial(after, lambda inputs: inputs + 0.1 * torch.randn_like(inputs)), ROWS),
     "GroupNorm": (lambda: images(nn.GroupNorm(2, 4)), IMAGES),
     "InstanceNorm": (lambda: images(nn.InstanceNorm2d(4)), IMAGES),
     "frozen BatchNorm": (lambda: frozen(nn.BatchNorm2d(4).requires_grad_(False)), IMAGES),

@@ -312,3 +312,37 @@ def test_who_seeds_torch_knows_no_batches(network: Any, data: Any, monkeypatch: 
         runs.append([*drawn])
     assert runs[0] == runs[2]
     assert all(one != other for one, other in zip(runs[0][1:], runs[1][1:], strict=False))
+
+
+class Saves(nn.Module):
+    """Saves what it has read in a way of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.seen = nn.Linear(4, 2), [0.0]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.append(float(inputs.sum()))
+        outputs: torch.Tensor = self.linear(inputs)
+        return outputs
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor(self.seen[-1])
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.seen.append(float(state))
+
+
+def test_a_file_holds_nothing_of_the_records_but_weights() -> None:
+    with pytest.raises(UnprovenPrivacy, match="training changed the buffer _extra_state"):
+        trained(TensorDataset(*some_data(40)), SMALL, Saves)
+    many = torch.rand(1000, 4)
+
+    def centred() -> nn.Module:
+        beside = nn.Identity()
+        beside.register_buffer("centre", many[:1])  # a view of many numbers
+        return nn.Sequential(beside, nn.Linear(4, 2))
+
+    state = trained(TensorDataset(*some_data(40)), SMALL, centred)
+    assert torch.equal(state["0.centre"], many[:1])
+    assert all(value.untyped_storage().nbytes() == value.nbytes for value in state.values())

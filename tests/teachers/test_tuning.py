@@ -152,6 +152,15 @@ def test_a_stopped_tuning_resumes_with_the_runs_it_drew(
     turned = TensorDataset(INPUTS.flip(0), RECORDS.tensors[1].flip(0))
     with pytest.raises(dt.InvalidArgument, match="dataset must be the one that the tuning was started with"):
         dt.tune_teachers(**asked | {"dataset": turned})
+    kept = (private / "tuning.json").read_text()
+    for damaged, message in (
+        ("{", "a complete tuning.json"),
+        (kept.replace('"version": 1', '"version": 9'), "format 9"),
+    ):
+        (private / "tuning.json").write_text(damaged)
+        with pytest.raises(dt.InvalidArgument, match=f"private_folder must be one .*{message}"):
+            dt.tune_teachers(**asked)
+    (private / "tuning.json").write_text(kept)
     monkeypatch.setattr(dt.RandomRuns, "draw", None)  # nothing is drawn again
     monkeypatch.setattr(tuning, "train_teachers", stop_at(-1))
     won = dt.tune_teachers(**asked)
