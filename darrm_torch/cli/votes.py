@@ -74,7 +74,8 @@ class Votes:
             check_ending("--out", chosen.out, ".csv")
         self.accountants = None if chosen.accountants is None else given_files("--accountants", chosen.accountants)
         if self.accountants is not None and chosen.teacher is not None:
-            raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher)
+            cure = "PrivateLabeler takes both kinds of guarantees, in Python."
+            raise InvalidArgument("--teacher", "left out with --accountants", chosen.teacher, cure)
         count = len(self.accountants) if chosen.teachers is None and self.accountants is not None else chosen.teachers
         if chosen.class_names is not None and chosen.class_count is not None:
             raise InvalidArgument("--class-names", "left out with --class-count", chosen.class_names)

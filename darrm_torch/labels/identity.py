@@ -57,10 +57,11 @@ def checked_inputs(inputs: Structure) -> Structure:
         got = ", ".join(f"{length} in {name}" for name, length in lengths.items())
         raise InvalidArgument("inputs", "tensors with equal numbers of rows", got)
     inputs = mapped(inputs, _converted)
+    cure = "Check the data. A missing value needs a public number in its place, and a column that marks it as missing."
     for name, part in tensors_of(inputs):
         # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
         if part.is_floating_point() and part.numel() and not torch.stack(part.aminmax()).isfinite().all():
-            raise InvalidArgument(name, "finite as float32 numbers", "infinite numbers or NaN", "Check the data.")
+            raise InvalidArgument(name, "finite as float32 numbers", "infinite numbers or NaN", cure)
     return inputs
 
 

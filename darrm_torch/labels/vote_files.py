@@ -170,6 +170,8 @@ class VoteFile:
             }
             expected = wanted[self._layout] if self._layout else f"a table with {' or '.join(wanted.values())}"
             cure = "If a column identifies the inputs, name it with keys." if key is None else ""
+            if self._layout == "teachers-by-inputs":
+                cure = "Each teacher has one line, and one guarantee."
             if width == 1 and self._kind == "text":
                 cure = "Text has commas between cells (.csv), or tabs (.tsv), and a point in decimal numbers."
             raise InvalidArgument("path", expected, f"{lines} lines and {width} columns", cure)

@@ -391,7 +391,9 @@ def _accountant(source: Source) -> Mapping[str, Any] | Sequence[Any]:
             "source",
             "a PrivacyEngine, an accountant, a path, or a list of (noise_multiplier, sample_rate, steps)",
             type(source).__name__,
-            "A module does not know how it was trained: give it as module=, beside its engine.",
+            "A module does not know how it was trained: give it as module=, beside its engine. A guarantee without an "
+            "engine, PrivacyProfile.from_guarantee(...), goes into profiles= of PrivateMajorityEnsemble, beside what "
+            "read_teachers returns for the others.",
         )
     return {"history": accountant.history, "mechanism": accountant.mechanism()}
 

@@ -333,6 +333,16 @@ def _read_teacher(file: Path) -> dict[str, Any]:
     return record
 
 
+_CURES = (  # for errors of Torch on networks that Opacus cannot train
+    ("modified inplace", "No layer's output may be overwritten: use x = x + y in place of x += y, and no inplace=True"),
+    (
+        "stack expects each tensor",
+        "Every layer needs one row for each record, in the first dimension: use batch_first=True, positions of each "
+        "record, and no parts of a record as rows",
+    ),
+)
+
+
 def check_training(
     build_model: Callable[[], nn.Module],
     dataset: Any,
@@ -376,7 +386,9 @@ def check_training(
         if isinstance(error, InvalidArgument):
             raise
         got = ", ".join(f"{part.dtype} of shape {tuple(part.shape)}" for _, part in tensors_of(example[0]))
-        cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        reason = " ".join(str(error).split())
+        cures = (cure for sign, cure in _CURES if sign in reason)
+        cure = ". ".join([f"{type(error).__name__}: {reason:.300}", *cures])
         raise InvalidArgument("dataset", "what the network of build_model can be trained on", got, cure) from None
     warn_of_untrained_adapters(networks[0])
 

@@ -125,6 +125,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], dict[str, Any], str]] = {
         {},
         "name it with keys",
     ),
+    "a line too many": (
+        saved("v.npy", np.vstack([VOTES, VOTES[:1]])),
+        {"layout": "teachers-by-inputs"},
+        "5 lines of votes, got .* Each teacher has one line",
+    ),
     "keys of nothing": (saved("v.csv", text(VOTES.T, header="a,b,c,d,e\n")), {"keys": "id"}, "keys must be one of"),
     "no table": (saved("v.csv.gz", "a"), {}, "5 columns|lines"),
     "no gzip": (saved("v.csv.gz", lambda path: path.write_bytes(b"0,1\n")), {}, "can be read"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from darrm_torch import TrainingSettings
-from darrm_torch.errors import UnprovenPrivacy
+from darrm_torch.errors import InvalidArgument, UnprovenPrivacy
 from darrm_torch.teachers.training import check_training
 from tests.teachers.test_gradients import Apply
 
@@ -244,3 +244,22 @@ ALONE: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 @pytest.mark.parametrize("case", ALONE)
 def test_other_networks_pass(case: str, mode: Any) -> None:
     tried(*ALONE[case], mode)
+
+
+OVERWRITTEN = nn.Sequential(nn.Linear(6, 6), Apply(lambda x: x.add_(1.0)), nn.Linear(6, 2))
+HALF_FLAT = nn.Sequential(
+    Apply(lambda x: x.reshape(-1, 6)), nn.Linear(6, 2), Apply(lambda x: x.reshape(-1, 10)), nn.Linear(10, 2)
+)
+
+
+@pytest.mark.parametrize(
+    ("network", "data", "cure"),
+    [
+        (OVERWRITTEN, ROWS, "use x = x [+] y in place of"),
+        (HALF_FLAT, SEQUENCES, "one row for each record, in the first"),
+    ],
+    ids=["in place", "half flat"],
+)
+def test_what_opacus_cannot_train_is_refused_with_the_cure(network: nn.Module, data: Any, cure: str) -> None:
+    with pytest.raises(InvalidArgument, match=cure):
+        tried(lambda: network, data)
