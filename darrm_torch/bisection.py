@@ -43,7 +43,7 @@ def last_within(
     Args:
         excess: a monotone function, the relative distance to a limit: -1 or more, also infinite.
         true: an end of the interval at which it is not positive; may be the larger or the smaller end; positive.
-        false: the other end, at which it is positive.
+        false: the other end, at which it need not be.
         tolerance, geometric: as in :func:`last_true`.
 
     >>> tried = []
@@ -70,7 +70,8 @@ def last_within(
         return not any(more > 0 and number * sign >= one * sign for one, more in known.items()) and value(number) <= 0
 
     width = tolerance / 4 / abs(math.log(false / true))
-    optimize.brentq(logarithm, 0.0, 1.0, xtol=width, rtol=1e-15, maxiter=40, disp=False)
+    if value(false) > 0:
+        optimize.brentq(logarithm, 0.0, 1.0, xtol=width, rtol=1e-15, maxiter=40, disp=False)
     found = last_true(holds, true, false, tolerance=tolerance, geometric=geometric)
     if value(found) <= 0:
         return found

@@ -57,3 +57,7 @@ def test_an_excess_is_positive_exactly_where_the_limit_is_exceeded(cost: float, 
     assert (relative_excess(cost * scale, limit * scale) > 0) == (cost * scale > limit * scale)
     assert relative_excess(math.inf, 1.0) == math.inf
     assert relative_excess(3.0, math.inf) == -1.0
+
+
+def test_a_search_by_values_ends_at_the_false_end_if_nothing_is_exceeded() -> None:
+    assert last_within(lambda number: -0.5, 1.0, 2.0, tolerance=1e-9) == pytest.approx(2.0)

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from ..arguments import checked
 from ..arrays import FloatArray
-from ..errors import InvalidArgument, check_integer
+from ..errors import DarrmError, InvalidArgument, check_integer
 from ..privacy.guarantees import PrivacyGuarantee
 from .certificate import certify_scaled
 from .function import NoiseFunction
@@ -28,6 +28,7 @@ from .worst_case import Losses, worst_losses
 
 __all__ = ["MOST_OPTIMIZED", "TOO_MANY", "optimize_noise"]
 
+_FEASIBLE = 1e-10  # the tolerance of the solver
 _TOLERANCE = 1e-9  # relative violation at which the search for constraints ends; certification removes the rest
 _LEAST_BUDGET = 1e-14  # smallest delta + (e^epsilon - 1) / 2 to solve for: HiGHS accepts no coefficients above 1e15
 _CUTS = 64  # constraints added per round
@@ -223,14 +224,9 @@ class _Program:
         nudge = np.where(np.arange(size + samples) < size, 1e-9, 0.0)
         # The wrapper highspy.Highs prints a banner before it can be silenced; its base class is sufficient.
         self._highs = highs = highspy._Highs()  # type: ignore[attr-defined]
-        for option, value in {
-            "output_flag": False,
-            "threads": 1,
-            "random_seed": 0,
-            "primal_feasibility_tolerance": 1e-10,
-            "dual_feasibility_tolerance": 1e-10,
-        }.items():
+        for option, value in {"output_flag": False, "threads": 1, "random_seed": 0}.items():
             highs.setOptionValue(option, value)
+        self._tolerate(_FEASIBLE)
         columns = size + samples
         highs.addVars(columns, np.zeros(columns), np.ones(columns))
         highs.changeColsCost(columns, np.arange(columns, dtype=np.int32), -(self._reward / self._scale + nudge))
@@ -260,15 +256,22 @@ class _Program:
         self._rows = sparse.vstack([self._rows, rows], format="csr")
         self._limits = np.concatenate([self._limits, limits])
 
+    def _tolerate(self, tolerance: float) -> None:
+        for side in ("primal", "dual"):
+            self._highs.setOptionValue(f"{side}_feasibility_tolerance", tolerance)
+
     def solve(self) -> FloatArray:
         """gamma(l) for l > K/2."""
         self._highs.run()
-        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            self._highs.clearSolver()  # a warm start from the previous basis can stall it
-            self._highs.run()
+        for tolerance in (_FEASIBLE, 1e-7):
+            if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+                self._highs.clearSolver()  # a warm start from the previous basis can stall it
+                self._tolerate(tolerance)
+                self._highs.run()
         status = self._highs.getModelStatus()
+        self._tolerate(_FEASIBLE)
         if status != highspy.HighsModelStatus.kOptimal:
-            raise RuntimeError(f"HiGHS stopped with {status}")
+            raise DarrmError(f"HiGHS stopped with {status.name[1:].lower()}")
         values = np.array(self._highs.getSolution().col_value, dtype=np.float64)
         return np.clip(values[: self._size], 0.0, 1.0)
 

@@ -26,6 +26,7 @@ __all__ = ["Design", "DesignRow", "design"]
 
 DesignKind: TypeAlias = Literal["one-model", "ensemble", "silos"]
 
+_MOST_TEACHERS = 5_000  # of random shards, as in a plan: each price takes seconds
 _SAME = 1.005  # noise that differs by less counts as equal: calibration is exact to a thousandth
 
 
@@ -277,7 +278,7 @@ def design(
         steps: the number of steps of a model. Both are public constants, equal for all models.
         data: "pooled": every record may go to any model, so that shards can be drawn at random. "silos": each record
             stays in the one silo where it is, and ``teachers`` is the number of silos.
-        teachers: K, or several to compare; each at least 2.
+        teachers: K, or several to compare; each at least 2, and at most 5,000 for pooled records.
         overlaps: r, the numbers of shards to try for each record, for pooled records; those above a K are left out for
             it. None: 1, 2, 3, 4, half of K, and K.
         model_cost: what training one model costs, in any unit.
@@ -307,7 +308,8 @@ def design(
     sample_rate = check_number("sample_rate", sample_rate, low=0.0, high=1.0, low_open=True)
     steps = check_integer("steps", steps, low=1, high=MOST_STEPS)
     counts = list(teachers) if isinstance(teachers, Sequence) else [teachers]
-    counts = list(dict.fromkeys(check_integer("teachers", count, low=2, high=records) for count in counts))
+    most = min(records, records if data == "silos" else _MOST_TEACHERS)
+    counts = list(dict.fromkeys(check_integer("teachers", count, low=2, high=most) for count in counts))
     if not counts:
         raise InvalidArgument("teachers", "a number of teachers, or several", teachers)
     if overlaps is not None:

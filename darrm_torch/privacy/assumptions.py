@@ -52,8 +52,8 @@ def assumptions_of(
             "Training: each teacher was trained as its accountant recorded, each step on a batch of its own, drawn by "
             "Poisson sampling, from gradients of single records: no augmentation, layer or loss mixes the records of a "
             "batch, and each record is one row of it.",
-            "Independence: seeds of training are secret, and no two teachers share noise or batches of their training, "
-            "through seeds, generators or loaders.",
+            "Independence: nobody knows the seeds of training, and no two teachers share noise or batches of their "
+            "training, through seeds, generators or loaders.",
             "Public: preprocessing, starting weights, numbers of records, sample rates, steps and all other settings "
             "of training do not depend on private records. No training was stopped early, repeated or selected by "
             "looking at them" + (", except by the tuning." if together else "."),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 from ..arguments import checked
-from ..bisection import last_true
+from ..bisection import last_within, relative_excess
 from ..errors import InvalidArgument, check_integer, check_number
 from .allocation import RandomAllocation
 from .allocation_prices import allocated_delta
@@ -64,24 +66,26 @@ def calibrate_noise(
         check_integer("overlap", overlap, low=1, high=10**6),
     )
 
-    def keeps(noise: float) -> bool:
+    @functools.cache
+    def excess(noise: float) -> float:
         profile = PrivacyProfile.from_dp_sgd([(noise, sample_rate, steps)])
         profile = profile if unit == RECORD else profile.for_unit(unit.name, records=unit.records)
         if runs is not None:
             spent = tuning_delta(
                 profile, total.epsilon, runs=runs, overlap=overlap, allocation=allocation, validation=validation
             )
-            return spent <= total.delta
-        if allocation is not None:
-            return allocated_delta(profile, allocation, total.epsilon) <= total.delta
-        return profile.compose(overlap).delta(total.epsilon) <= total.delta
+        elif allocation is not None:
+            spent = allocated_delta(profile, allocation, total.epsilon)
+        else:
+            spent = profile.compose(overlap).delta(total.epsilon)
+        return relative_excess(spent, total.delta)
 
     enough = 1.0
-    while not keeps(enough):
+    while excess(enough) > 0:
         enough *= 2
         if enough > _LARGEST:
             raise InvalidArgument("total", "one that some noise keeps", total, "Increase epsilon or delta.")
     too_little = enough / 2
-    while too_little > 1 / 16 and keeps(too_little):
+    while too_little > 1 / 16 and excess(too_little) <= 0:
         enough, too_little = too_little, too_little / 2
-    return last_true(keeps, enough, too_little, tolerance=1e-3, geometric=True)
+    return last_within(excess, enough, too_little, tolerance=1e-3, geometric=True)

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import highspy
 import numpy as np
 import pytest
 from scipy import optimize
 
 from darrm_torch import (
     BetaVotes,
+    DarrmError,
     IndependentVotes,
     InvalidArgument,
     NoiseFunction,
@@ -417,3 +419,22 @@ def test_a_stalled_simplex_restarts() -> None:
         target=PrivacyGuarantee(epsilon=0.2555, delta=3e-4),
     )
     assert noise.certificate.optimality_gap < 1e-7
+
+
+def test_a_solver_that_finds_nothing_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = highspy.HighsModelStatus.kUnknown
+    monkeypatch.setattr(highspy._Highs, "getModelStatus", lambda self: unknown)
+    with pytest.raises(DarrmError, match="HiGHS stopped with unknown"):
+        optimize_noise(teachers=11, teacher=PrivacyGuarantee(epsilon=0.1), target=PrivacyGuarantee(epsilon=0.2))
+
+
+def test_a_solver_that_needs_a_larger_tolerance_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = {"teachers": 11, "teacher": PrivacyGuarantee(epsilon=0.1), "target": PrivacyGuarantee(epsilon=0.2)}
+    expected, real = optimize_noise(**question), highspy._Highs.getModelStatus
+
+    def status(highs: highspy._Highs) -> highspy.HighsModelStatus:
+        strict = highs.getOptionValue("primal_feasibility_tolerance")[1] < 1e-8
+        return highspy.HighsModelStatus.kUnknown if strict else real(highs)
+
+    monkeypatch.setattr(highspy._Highs, "getModelStatus", status)
+    assert np.allclose(optimize_noise(**question).gamma, expected.gamma, atol=1e-6)

@@ -166,6 +166,7 @@ def test_a_design_is_frozen(pooled: Design) -> None:
         ({"data": "lake"}, "data"),
         ({"teachers": 1}, "teachers"),
         ({"teachers": []}, "teachers"),
+        ({"teachers": 5001}, "teachers"),  # random shards: minutes
         ({"overlaps": [13]}, "overlaps"),
         ({"overlaps": [1], "data": "silos"}, "overlaps"),
         ({"model_cost": math.nan}, "model_cost"),

@@ -180,7 +180,7 @@ def test_every_assumption_of_a_total_is_printed() -> None:
     for fact in (
         "a batch of its own, drawn by Poisson sampling",
         "each record is one row of it",
-        "seeds of training are secret",
+        "nobody knows the seeds of training",
         "preprocessing, starting weights",
         "gradients of single records",
         "share noise or batches",
