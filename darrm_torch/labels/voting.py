@@ -120,9 +120,10 @@ class VotingTeachers(nn.ModuleList):
             found = self._competing(name, outputs, (size_of(inputs),)).shape[-1]
             alone = outputs.numel() == self._questions(inputs)
             if (alone or self._mechanism.shares > 1) and self._are_probabilities(self[number], inputs, alone=alone):
-                wrong = "sigmoid, and would vote 1 for everything" if alone else "softmax, which would be applied twice"
+                got = "numbers of one sign" if alone else "numbers in [0, 1]"
+                wrong = "sigmoid, so all votes are equal" if alone else "softmax, which would be applied twice"
                 cure = f"They seem to end in a {wrong}: return logits."
-                raise InvalidArgument(name, "logits, of any sign", "numbers in [0, 1], whatever the weights", cure)
+                raise InvalidArgument(name, "logits, of any sign", f"{got}, whatever the weights", cure)
             if classes not in (0, found):
                 raise InvalidArgument(name, f"logits of {classes} classes, like those of the teachers before", found)
             classes = found
@@ -312,12 +313,15 @@ class VotingTeachers(nn.ModuleList):
             return looked_at(logits_of(call(network, mapped(inputs, own)), self._logits))
 
     def _are_probabilities(self, network: nn.Module, inputs: Structure, *, alone: bool) -> bool:
-        """Whether a network's outputs are those of a sigmoid (``alone``) or of a softmax, whatever its weights are."""
+        """Whether a network's outputs have one sign (``alone``) or are those of a softmax, whatever its weights are."""
+        values = [(value, flipped) for value in (-2.0, 0.5, 2.0) for flipped in ((0, 1, 2) if alone else (0,))]
         try:
-            constant = [_with_constant_weights(network, value) for value in (-2.0, 0.5, 2.0)]
-            outputs = torch.cat([self._outputs(one, inputs) for one in constant])
+            outputs = torch.cat([self._outputs(_with_constant_weights(network, *one), inputs) for one in values])
         except Exception:  # the user's own network
             return False
+        if alone and any(one.is_floating_point() for one in network.parameters()):
+            # A last layer with or without a bias would change the sign with its weights.
+            return any(bool((part >= 0).all() and (part > 0).any()) for part in (outputs, -outputs))
         sums = alone or bool(((outputs.double().sum(dim=-1) - 1).abs() < 1e-2).all())
         return sums and bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
 
@@ -352,8 +356,11 @@ def _without_leftovers(network: nn.Module) -> nn.Module:
     return network
 
 
-def _with_constant_weights(network: nn.Module, value: float = 0.5) -> nn.Module:
-    """A copy whose parameters and buffers of floating point are all ``value``; its parameters share their memory."""
+def _with_constant_weights(network: nn.Module, value: float = 0.5, flipped: int = 0) -> nn.Module:
+    """A copy whose parameters and buffers of floating point are all ``value``; its parameters share their memory.
+
+    The last ``flipped`` parameters have the other sign.
+    """
     halves: dict[Any, Tensor] = {}
     memo: dict[int, Any] = {}
     for weight in sorted(_floats(network), key=Tensor.numel, reverse=True):
@@ -368,6 +375,8 @@ def _with_constant_weights(network: nn.Module, value: float = 0.5) -> nn.Module:
     for weight in _floats(double):
         if not bool((weight == value).all()):  # TorchScript copies its weights in its own way
             weight.fill_(value)
+    for weight in [one for one in double.parameters() if one.is_floating_point()][-flipped:] if flipped else []:
+        weight.data = -weight
     return double
 
 

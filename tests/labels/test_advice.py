@@ -73,14 +73,41 @@ def test_labels_that_are_hardly_better_than_guessing_are_reported() -> None:
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 def test_one_output_that_is_a_probability_is_refused(scale: float) -> None:
     inputs = scale * torch.randn(5, 4)
-    for last in (nn.Sigmoid(), nn.Hardsigmoid()):
+    for last in (nn.Sigmoid(), nn.Hardsigmoid(), nn.LogSigmoid(), nn.Softplus(), nn.ReLU6()):
         models = [nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1), last) for _ in range(5)]
         ensemble = dt.PrivateMajorityEnsemble(models, noise(), ledger=dt.PrivacyLedger())
         with pytest.raises(dt.InvalidArgument, match="They seem to end in a sigmoid"):
             ensemble(inputs)
         assert ensemble.ledger.count == 0
-    for network in (nn.Linear(4, 1), nn.Linear(4, 1, bias=False), nn.Sequential(nn.Linear(4, 1), nn.Tanh())):
-        models = [type(network)(*network) if isinstance(network, nn.Sequential) else network]
-        ensemble = dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
-        assert ensemble(inputs).shape == (5,)
-        assert ensemble(torch.zeros(1, 4)).shape == (1,)
+
+
+class HeadFirst(nn.Module):
+    """A network that registers its last layer before the others."""
+
+    def __init__(self, *trunk: nn.Module) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 1, bias=False)
+        self.trunk = nn.Sequential(*trunk)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.trunk(inputs))
+        return output
+
+
+@pytest.mark.parametrize("inputs", [torch.rand(5, 4), -torch.rand(5, 4), 100 * torch.randn(5, 4), torch.zeros(1, 4)])
+def test_one_output_that_is_a_logit_is_not_refused(inputs: torch.Tensor) -> None:
+    for network in (
+        nn.Linear(4, 1),
+        nn.Linear(4, 1, bias=False),
+        nn.Sequential(nn.Linear(4, 1), nn.Tanh()),
+        nn.Sequential(nn.Linear(4, 3, bias=False), nn.Tanh(), nn.Linear(3, 1, bias=False)),
+        nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 1)),
+        nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1), nn.LayerNorm(1)),
+        nn.Sequential(
+            nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.GroupNorm(1, 3), nn.Flatten(), nn.Linear(3, 1)
+        ),
+        HeadFirst(nn.Linear(4, 3, bias=False), nn.Tanh()),
+        HeadFirst(nn.Linear(4, 3), nn.ReLU()),
+    ):
+        ensemble = dt.PrivateMajorityEnsemble([network], dt.NoiseFreeMajority(), ledger=dt.PrivacyLedger())
+        assert ensemble(inputs).shape == (len(inputs),)

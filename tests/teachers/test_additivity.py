@@ -240,7 +240,7 @@ ALONE: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+@pytest.mark.parametrize("mode", ["hooks", "ghost", pytest.param("functorch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", ALONE)
 def test_other_networks_pass(case: str, mode: Any) -> None:
     tried(*ALONE[case], mode)
