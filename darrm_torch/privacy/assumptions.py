@@ -49,9 +49,10 @@ def assumptions_of(
     assumed = [f"Neighbours: two data sets that differ by {unit}. {limit}", overlap]
     if any(profile.is_private for profile in profiles):
         assumed += [
-            "Training: each teacher was trained as its accountant recorded, each step on a batch of its own, drawn by "
-            "Poisson sampling, from gradients of single records: no augmentation, layer or loss mixes the records of a "
-            "batch, and each record is one row of it.",
+            "Training: each teacher was trained as its accountant recorded (one without an accountant keeps the "
+            "guarantee that was stated for it), each step on a batch of its own, drawn by Poisson sampling, from "
+            "gradients of single records: no augmentation, layer or loss mixes the records of a batch, and each record "
+            "is one row of it.",
             "Independence: nobody knows the seeds of training, and no two teachers share noise or batches of their "
             "training, through seeds, generators or loaders.",
             "Public: preprocessing, starting weights, numbers of records, sample rates, steps and all other settings "

@@ -78,7 +78,7 @@ def watch_training(optimizer: Any) -> None:
     if not all(hasattr(optimizer, name) for name in ("clip_and_accumulate", "add_noise", "original_optimizer")):
         raise InvalidArgument("optimizer", "the one that make_private returned", type(optimizer).__name__)
     if "FastGradientClipping" in type(optimizer).__name__:
-        cure = 'Train with grad_sample_mode="hooks".'
+        cure = 'Train with grad_sample_mode="hooks", or by train_teachers, which checks the norms of ghost clipping.'
         raise InvalidArgument("optimizer", "one that clips itself", "one of ghost clipping, whose module clips", cure)
     if record_of(optimizer) is not None:
         return
