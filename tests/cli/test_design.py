@@ -34,7 +34,7 @@ def test_design_for_silos(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (ASK[:3], "--total"),
         ((*ASK, "--data", "lake"), "--data must be one of pooled, silos"),
-        ((*ASK, "--teachers", "1"), "--teachers must be an integer in [2, 60000]"),
+        ((*ASK, "--teachers", "1"), "--teachers must be an integer in [2, 5000]"),
         ((*ASK, "--overlaps", "13"), "--overlaps must be an integer in [1, 12]"),
         ((*ASK, "--total", "1"), "--total.delta must be"),
         ((*ASK, "--data", "silos", "--overlaps", "1"), "--overlaps must be left out for silos"),

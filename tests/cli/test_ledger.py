@@ -177,9 +177,10 @@ def test_a_ledger_is_shown(trained: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "file must be a file or folder that exists" in said(capsys, "ledger", "none.ledger", status=2)
     assert not Path("none.ledger").exists()
     Path("nothing").touch()
+    assert "got 'nothing'. This is an empty file." in said(capsys, "ledger", "nothing", status=2)
     with contextlib.closing(sqlite3.connect("other.db")) as other:
         other.execute("CREATE TABLE mine (x)")
-    for name in ("junk.pt", "nothing", "other.db", "empty"):
+    for name in ("junk.pt", "other.db", "empty"):
         before = Path(name).read_bytes() if Path(name).is_file() else None
         message = said(capsys, "ledger", name, status=2)
         assert f"file must be a ledger, as `darrm label --ledger` writes it, got '{name}'" in message
