@@ -43,7 +43,8 @@ def classifier(*layers: nn.Module) -> nn.Module:
 
 
 def convolutions(*before: nn.Module, **first: Any) -> nn.Module:
-    return classifier(*before, nn.Conv2d(4, 3, 3, **({"padding": 1} | first)), nn.Tanh(), nn.Conv2d(3, 5, 2))
+    first = {"kernel_size": 3, "padding": 1} | first
+    return classifier(*before, nn.Conv2d(4, 3, **first), nn.Tanh(), nn.Conv2d(3, 5, 2))
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -53,6 +54,12 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "circular": partial(convolutions, padding_mode="circular"),
     "same, reflected": partial(convolutions, padding="same", padding_mode="reflect"),
     "groups": lambda: convolutions(nn.Conv2d(4, 4, (3, 2), padding=(3, 1), stride=2, dilation=(1, 2), groups=2)),
+    "later, strides, dilation": lambda: convolutions(
+        nn.Conv2d(4, 4, 1), kernel_size=(2, 3), padding=(3, 2), stride=(2, 1), dilation=(1, 2)
+    ),
+    "later, reflected": lambda: convolutions(nn.Conv2d(4, 4, 1), padding="same", padding_mode="reflect"),
+    "later, no bias": lambda: convolutions(nn.Conv2d(4, 4, 1, bias=False), padding_mode="circular", bias=False),
+    "later, groups": lambda: classifier(nn.Conv2d(4, 4, 1), nn.Tanh(), nn.Conv2d(4, 6, 2, padding=1, groups=2)),
     "channels last": lambda: convolutions().to(memory_format=torch.channels_last),
     "images (B, H, W, C)": lambda: convolutions(permuted(0, 3, 1, 2)),
     "images (B, W, H, C), not padded": lambda: convolutions(permuted(0, 3, 2, 1), padding=0),
