@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -322,7 +323,6 @@ def fit_and_test(student: StudentModule, data: PrivateLabelDataModule, **length:
 
 def train_student(
     folder: Path,
-    name: str,
     ensemble: dt.PrivateMajorityEnsemble,
     settings: Settings,
     task: Task,
@@ -331,8 +331,10 @@ def train_student(
     unlabelled_batch_size: int | None = None,
     **length: int,
 ) -> dict[str, float]:
-    """Label the public queries (once; the ledger keeps them), train a student on them, test it on held-out data."""
-    done = folder / "students" / f"{name}.json"
+    """Label the public queries (once; the ledger keeps them), train a student on them, test it on held-out data.
+
+    Strategies that release the same labels have the same student, which is trained once.
+    """
     data = PrivateLabelDataModule(
         ensemble,
         task.public_images,
@@ -341,6 +343,8 @@ def train_student(
         unlabelled_batch_size=unlabelled_batch_size,
     )
     labels = data.label()
+    digest = hashlib.sha256(np.asarray([data.queries, labels.tolist()]).tobytes()).hexdigest()
+    done = folder / "students" / f"{digest[:16]}.json"
     try:
         return json.loads(done.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -386,7 +390,7 @@ def label_and_teach(
     for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
         given = counts[voters.get(name, "private")]
         mean, deviation = label_accuracy(ensemble.mechanism, given, task.public_labels, queries=settings.queries)
-        scores = train_student(folder, name, ensemble, settings, task, max_epochs=20)
+        scores = train_student(folder, ensemble, settings, task, max_epochs=20)
         label = ensemble.total_privacy(labels=1, delta=ensembles["darrm-optimal"].noise.target.delta)
         price = ensemble.total_privacy(labels=settings.queries)
         rows.append(

@@ -183,7 +183,6 @@ def label_and_teach(
                 "label_accuracy": accuracy[kind](ensemble.mechanism),
                 **experiment.train_student(
                     folder,
-                    name,
                     ensemble,
                     settings,
                     task,

@@ -128,8 +128,8 @@ def test_the_whole_way_and_again(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for words in ("one DP-SGD model", "drawn at random and in secret", "train one private model"):
         assert words in " ".join(shown.split())
     before, records = stamps(run), [row["released_label_accuracy"] for row in results["methods"]]
-    for name in ("darrm-optimal", "gnmax-exact"):
-        (run / "students" / f"{name}.json").unlink()  # as if stopped between labelling and these students
+    for file in sorted((run / "students").glob("*.json"))[:2]:
+        file.unlink()  # as if stopped between labelling and these students
     assert demo.main([*SMALL, "--run", str(run)]) == 0
     again = json.loads((run / "results.json").read_text())
     assert stamps(run) == before
