@@ -584,6 +584,7 @@ def open_new(file: Path, ready) -> None:
     PrivacyLedger(file, FOR_100, cost=ONE).answer([os.urandom(8)], ones)
 
 
+@pytest.mark.slow
 def test_several_processes_may_start_one_ledger_together(tmp_path):
     context = multiprocessing.get_context("forkserver")
     for attempt in range(3):

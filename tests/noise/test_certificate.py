@@ -92,6 +92,7 @@ def test_rigorous_mode_proves_no_less() -> None:
     assert rigorous.rounding_error < quick.rounding_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["monotone", "free"])
 def test_rigorous_mode_at_its_largest(shape: str) -> None:
     arguments = {

@@ -72,6 +72,7 @@ def test_the_dots_are_connected_above() -> None:
     assert np.all(law.curve(-300, 300) <= curve + 1e-11)
 
 
+@pytest.mark.slow
 def test_delta_is_the_inverse_where_rounding_hides_it() -> None:
     profile = PrivacyProfile.from_dp_sgd([(1.0, 0.001, 10_000)])
     for delta in (1e-9, 1e-12, 1e-15):

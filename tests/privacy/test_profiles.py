@@ -229,6 +229,7 @@ def test_profiles_are_values(history, promise, count):
     assert profile.compose(2).epsilon(1e-3) >= profile.epsilon(1e-3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(profiles=st.lists(histories | promises, min_size=1, max_size=4), count=st.integers(1, 3))
 def test_the_weakest_holds_for_each(profiles, count):

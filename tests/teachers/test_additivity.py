@@ -148,7 +148,7 @@ def weighted_mean(outputs: Tensor, targets: Tensor) -> Tensor:
     return losses(outputs, targets) * shares / shares.mean()
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("mode", ["hooks", pytest.param("ghost", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "loss",
     [
@@ -240,7 +240,9 @@ ALONE: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ghost", pytest.param("functorch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mode", ["hooks", pytest.param("ghost", marks=pytest.mark.slow), pytest.param("functorch", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("case", ALONE)
 def test_other_networks_pass(case: str, mode: Any) -> None:
     tried(*ALONE[case], mode)

@@ -86,6 +86,7 @@ def test_reading_copies_the_history(teacher):
     assert teacher.engine.accountant.history == before
 
 
+@pytest.mark.slow
 def test_a_changing_noise_multiplier_is_read_in_full():
     teacher = Teacher()
     teacher.optimizer.noise_multiplier = 0.8
@@ -227,6 +228,7 @@ def test_another_loader_is_refused(teacher):
         teacher.read(data_loader=slower)
 
 
+@pytest.mark.slow
 def test_accumulated_batches_are_refused(teacher):
     """Two batches for a step: a record may be in both. Opacus records twice the rate, which is no bound."""
     accumulating = Teacher(seed=7)
