@@ -15,6 +15,7 @@ KEYS = st.binary(min_size=1, max_size=3)
 LABELS = st.integers(-(2**63), 2**63 - 1) | st.lists(st.floats(0, 1), max_size=2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(KEYS, LABELS, max_size=6), max_size=12), st.lists(KEYS))
 def test_it_is_a_dictionary(batches: list[dict[bytes, object]], asked: list[bytes]) -> None:
     with patch.object(ledger_index, "_RECENT", 3):

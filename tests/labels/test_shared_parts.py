@@ -124,6 +124,7 @@ def test_twenty_heads_on_one_resnet_take_the_memory_of_one_model() -> None:
     assert sum(storages.values()) < 1.05 * of_one
 
 
+@pytest.mark.slow
 def test_a_module_of_the_user_that_reuses_and_rewrites() -> None:
     """ResNet's own forward: in-place activations, sums and flattening between the parts."""
     torch.manual_seed(0)

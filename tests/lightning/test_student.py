@@ -59,6 +59,7 @@ def test_the_loss_of_findings_is_the_mean_of_binary_cross_entropies() -> None:
             StudentModule(nn.Linear(1, 4), **{"findings": ["edema", "effusion"], **contradiction})
 
 
+@pytest.mark.slow
 def test_a_student_of_findings_learns_and_is_measured_by_finding(tmp_path: Path) -> None:
     """The second finding's test labels are wrong on purpose."""
     inputs = torch.randn(60, 2, generator=torch.Generator().manual_seed(1))

@@ -207,6 +207,7 @@ def exact_divergence(order: float, shift: float, here: float, there: float) -> f
     return math.log(value) / (order - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 0.7, pytest.param(4.75, marks=pytest.mark.slow)])
 def test_release_cost_covers_every_pair_of_scales(offset: float) -> None:
     for order, smoothness, noise in ((10.0, 0.049, 5.0), (3.0, 0.1, 2.0), (20.0, 0.005, 30.0)):

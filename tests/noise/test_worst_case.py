@@ -218,6 +218,7 @@ def test_reported_counts_have_the_reported_loss() -> None:
             assert loss[0] - math.exp(0.4) * loss[1] == pytest.approx(found.losses[0], abs=1e-13)
 
 
+@pytest.mark.slow
 def test_no_placement_of_many_teachers_is_worse() -> None:
     teachers, overlap, growth = 101, 60, 1.2
     region = Region(guarantees=(PrivacyGuarantee(epsilon=0.03, delta=0.003), PrivacyGuarantee(epsilon=0.1, delta=1e-5)))

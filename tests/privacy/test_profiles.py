@@ -102,6 +102,7 @@ def test_full_batches_are_the_gaussian_mechanism(sigma, steps):
         assert gaussian_delta(profile.epsilon(delta), mu) <= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "rate"),
     [
@@ -120,6 +121,7 @@ def test_one_and_two_sampled_steps_cover_both_directions(sigma, rate):
         assert max(exact) - 1e-11 <= two.delta(epsilon) <= 1.01 * max(exact) + 1e-9
 
 
+@pytest.mark.slow
 def test_a_tiny_delta_is_answered_by_renyi_accounting():
     profile = PrivacyProfile.from_dp_sgd([(1.0, 0.001, 10_000)])
     assert math.isfinite(profile.epsilon(1e-12))

@@ -89,6 +89,7 @@ def test_one_promise_is_exact():
     assert law.masses.sum() == pytest.approx(1.0, abs=1e-15)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(
     noise=st.floats(0.3, 30),

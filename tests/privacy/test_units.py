@@ -27,6 +27,7 @@ def patients(run, records):
     return PrivacyProfile.from_dp_sgd([run]).for_unit("patient", records=records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "records"), [*RUNS[:3], pytest.param(*RUNS[3], marks=pytest.mark.slow)])
 def test_a_unit_costs_what_the_mixture_of_gaussians_costs(run, records):
     """dp-accounting's mixture, rounded to the other side, lies below; rounded to this side, at most 1 % from it."""

@@ -37,6 +37,7 @@ def test_two_of_six_teachers_cost_what_the_worst_pair_does() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("better", BETTER)
 @pytest.mark.parametrize("place", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_more_private_teacher_never_raises_the_price(better: PrivacyProfile, place: int) -> None:

@@ -160,6 +160,7 @@ def test_agreement_by_enumerating_every_vote(one_label: dict[str, dt.Strategy]) 
         assert row.agreement == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("equal", "case"),
     [
@@ -229,6 +230,7 @@ def test_files_of_a_result(tmp_path: Path) -> None:
     assert saved["tables"][0]["rows"] == [["a", 0.123456, True], ["b", None, False]]
 
 
+@pytest.mark.slow
 def test_command_writes_files_and_one_report(tmp_path: Path) -> None:
     assert command.main(["gaussian", "losses", "--out", str(tmp_path)]) == 0
     report = (tmp_path / "report.md").read_text()
@@ -289,6 +291,7 @@ def test_the_program_of_randomized_response_has_the_papers_optimum() -> None:
     assert max(regions.objective(tuple(point), target) for point in inside) <= regions.objective(worst, target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [regions.problem_setting, regions.feasible_regions, regions.randomized_response])
 def test_drawings_are_written(drawn: Any, tmp_path: Path) -> None:
     result = drawn()

@@ -64,6 +64,7 @@ def fine_tuned(network: nn.Module, *, seed: int, absorb: bool = False, new_head:
     return model, engine, optimizer, loader
 
 
+@pytest.mark.slow
 def test_heads_on_one_frozen_trunk_are_several_teachers() -> None:
     trained = [fine_tuned(base(), seed=seed, new_head=True) for seed in range(3)]
     mine = ensemble_of(trained)

@@ -57,6 +57,7 @@ def test_a_watched_training_is_read_without_an_assumption(how: dict[str, Any], o
     assert type(watched.optimizer).__name__ == type(plain.optimizer).__name__
 
 
+@pytest.mark.slow
 def test_schedules_between_steps_are_fine() -> None:
     def schedule(teacher: Watched, step: int) -> None:
         teacher.optimizer.max_grad_norm = 1.0 / (1 + step)
