@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import textwrap
 from collections import deque
@@ -314,16 +315,24 @@ class VotingTeachers(nn.ModuleList):
 
     def _are_probabilities(self, network: nn.Module, inputs: Structure, *, alone: bool) -> bool:
         """Whether a network's outputs have one sign (``alone``) or are those of a softmax, whatever its weights are."""
-        values = [(value, flipped) for value in (-2.0, 0.5, 2.0) for flipped in ((0, 1, 2) if alone else (0,))]
+        # A last layer with or without a bias would change the sign with its weights.
+        flips = (0, 1, 2) if alone else (0,)
+        any_sign = alone and any(one.is_floating_point() for one in network.parameters())
+        seen: list[Tensor] = []
         try:
-            outputs = torch.cat([self._outputs(_with_constant_weights(network, *one), inputs) for one in values])
+            for value, flipped in itertools.product((-2.0, 0.5, 2.0), flips):
+                seen.append(self._outputs(_with_constant_weights(network, value, flipped), inputs))
+                outputs = torch.cat(seen)
+                if any_sign:
+                    fit = bool((outputs >= 0).all() or (outputs <= 0).all())
+                else:
+                    sums = alone or bool(((outputs.double().sum(dim=-1) - 1).abs() < 1e-2).all())
+                    fit = sums and bool(((outputs >= 0) & (outputs <= 1)).all())
+                if not fit:
+                    return False
         except Exception:  # the user's own network
             return False
-        if alone and any(one.is_floating_point() for one in network.parameters()):
-            # A last layer with or without a bias would change the sign with its weights.
-            return any(bool((part >= 0).all() and (part > 0).any()) for part in (outputs, -outputs))
-        sums = alone or bool(((outputs.double().sum(dim=-1) - 1).abs() < 1e-2).all())
-        return sums and bool(((outputs >= 0) & (outputs <= 1)).all() and (outputs > 0).any())
+        return bool((outputs != 0).any())
 
     def _competing(self, name: str, logits: Any, rows: tuple[int, ...]) -> Tensor:
         """The logits ``(*rows, C)`` of the classes that compete, checked; a row for each question."""

@@ -343,6 +343,11 @@ _CURES = (  # for errors of Torch on networks that Opacus cannot train
 )
 
 
+def _said(error: Exception) -> str:
+    """The error of a user's own function, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+
+
 def check_training(
     build_model: Callable[[], nn.Module],
     dataset: Any,
@@ -370,8 +375,9 @@ def check_training(
         try:
             networks.append(build_model())
         except Exception as error:  # the user's own
-            cure = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
-            raise InvalidArgument("build_model", "a function that returns a network", "one that fails", cure) from None
+            raise InvalidArgument(
+                "build_model", "a function that returns a network", "one that fails", _said(error)
+            ) from None
         if not any(weight.requires_grad for weight in unwrap_module(networks[0], "build_model").parameters()):
             raise InvalidArgument("build_model", "a function that returns a network", "one without trainable weights")
         return networks[0]
@@ -386,9 +392,7 @@ def check_training(
         if isinstance(error, InvalidArgument):
             raise
         got = ", ".join(f"{part.dtype} of shape {tuple(part.shape)}" for _, part in tensors_of(example[0]))
-        reason = " ".join(str(error).split())
-        cures = (cure for sign, cure in _CURES if sign in reason)
-        cure = ". ".join([f"{type(error).__name__}: {reason:.300}", *cures])
+        cure = ". ".join([_said(error), *(cure for sign, cure in _CURES if sign in str(error))])
         raise InvalidArgument("dataset", "what the network of build_model can be trained on", got, cure) from None
     warn_of_untrained_adapters(networks[0])
 
