@@ -321,7 +321,7 @@ class EntryFile:
         try:
             number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         except FileExistsError:
-            deadline = time.monotonic() + min(self._timeout, 4.0)
+            deadline = time.monotonic() + min(self._timeout, 3.0)
             while self._may_be_unfinished() and time.monotonic() < deadline:
                 time.sleep(0.002)  # another process is creating it
             return
