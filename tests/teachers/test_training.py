@@ -165,18 +165,12 @@ def test_a_stopped_run_leaves_no_workers(tmp_path: Path, how: signal.Signals) ->
     """Which would replace a teacher that the next attempt has trained, and asked, meanwhile."""
     script = tmp_path / "train.py"
     script.write_text(TRAINS_FOR_MINUTES)
-    process = subprocess.Popen([sys.executable, "-W", "ignore", script, tmp_path / "run"], start_new_session=True)
-    deadline = time.monotonic() + 120
-    while len(members(process.pid)) < 4:  # the script, the fork server and two workers
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    process.send_signal(how)
-    process.wait(timeout=60)
-    deadline = time.monotonic() + 20
-    while members(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert members(process.pid) == []
+    with running([sys.executable, "-W", "ignore", script, tmp_path / "run"]) as process:
+        # The script, the fork server and two workers.
+        wait_for(lambda: len(members(process.pid)) >= 4, process)
+        process.send_signal(how)
+        process.wait(timeout=HANGS)
+        wait_for(lambda: members(process.pid) == [])
 
 
 def members(group: int) -> list[int]:
