@@ -17,6 +17,7 @@ from .adapters import warn_of_idle_adapters
 from .checkpoints import common_weights, named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
+from .packed import packed_weights
 
 __all__ = ["check_different", "check_independent", "check_noise", "check_overlap", "check_weights", "largest_signal"]
 
@@ -162,9 +163,11 @@ def check_different(models: Sequence[Any]) -> None:
 
 
 def _trained_weights(model: Any) -> dict[str, Any]:
-    """The parameters of a module, or everything where it has none (TorchScript may freeze them), by name."""
+    """The parameters and packed weights of a module, or everything where it has none, by name."""
     state = {name: value for name, value in state_of(model).items() if isinstance(value, torch.Tensor)}
-    parameters = {name for name, _ in unwrap_module(model).named_parameters()} & state.keys()
+    bare = unwrap_module(model)
+    parameters = {name for name, _ in bare.named_parameters()}
+    parameters = (parameters | packed_weights(bare).keys()) & state.keys()
     return {name: value for name, value in state.items() if not parameters or name in parameters}
 
 
