@@ -62,7 +62,7 @@ def _scripts(name: str, module: nn.Module) -> Iterator[tuple[str, torch.jit.Scri
 def _stored(script: torch.jit.ScriptModule) -> Iterator[tuple[str, bytes]]:
     """The tensors that TorchScript would write to a file, as bytes."""
     buffer = io.BytesIO()
-    torch.jit.save(script, buffer)  # type: ignore[no-untyped-call]
+    torch.jit.save(script, buffer)
     buffer.seek(0)
     reader = torch._C.PyTorchFileReader(buffer)
     for record in reader.get_all_records():
