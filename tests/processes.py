@@ -10,9 +10,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 HANGS = 600.0  # seconds; whatever takes as long hangs, however busy the machine is
+ROOT = str(Path(__file__).parents[1])
+
+
+def environment(**other: str) -> dict[str, str]:
+    """That of this process, with one thread and the source tree, for programs that are files of tests."""
+    path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **other}
 
 
 @contextlib.contextmanager
