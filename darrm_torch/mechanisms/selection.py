@@ -72,8 +72,8 @@ class PermuteAndFlip(_Selection):
         return fair_argmax(accepted.astype(np.int64), self._bits)
 
     def _law(self, counts: IntArray) -> FloatArray:
-        # Pr[c] = p_c E[1 / (1 + accepted rivals)], the integral over t in [0, 1] of p_c prod_j (1 - p_j + t p_j). Classes
-        # with the same p share a factor: there are few of these, however many classes there are.
+        # Pr[c] = p_c E[1 / (1 + accepted rivals)], the integral over t in [0, 1] of p_c prod_j (1 - p_j + t p_j).
+        # Classes with the same p share a factor: there are few of these, however many classes there are.
         levels, place = np.unique(self._acceptance_probabilities(counts), return_inverse=True)
         place = place.reshape(counts.shape)
         rows, sizes = np.arange(len(counts))[:, None], np.zeros((len(counts), levels.size))
