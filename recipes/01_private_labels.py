@@ -110,12 +110,16 @@ def run(options: argparse.Namespace) -> int:
     folder = options.run or Path("runs") / f"{task.source}-{task.classes}"
     experiment.claim_folder(folder, settings)
     say(f"Run       {folder}")
-    private, plain = experiment.train_both(folder, settings, task, workers=options.workers, device=options.device)
-    total = experiment.teachers_total(settings, private)
-    one_model = experiment.train_one_model(
-        folder, settings, task, total, workers=options.workers, device=options.device
+    total = experiment.teachers_total(settings)
+    files = experiment.train_models(
+        folder,
+        settings,
+        task,
+        workers=options.workers,
+        device=options.device,
+        one_model=experiment.with_noise_for(total, settings.one_model, settings.records),
     )
-    results = experiment.label_and_teach(folder, settings, task, private, plain, one_model, total)
+    results = experiment.label_and_teach(folder, settings, task, *files, total)
     report.write(folder, results)
     print_results(options, folder, results, report.table(results))
     return 0

@@ -127,7 +127,7 @@ def study(
     training = {name: dt.TrainingSettings(**stored.pop(name)) for name in ("training", "one_model")}
     settings = experiment.Settings(**training, **stored)
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
-    private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
+    private, plain = experiment.train_models(folder, settings, task, workers=None, device="cpu")
     home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged
     make_private_folder(home / "ledgers", "run")
     ensembles = experiment.build_ensembles(home, settings, private, plain)

@@ -24,7 +24,7 @@ from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.checkpoints import load_teacher
 from darrm_torch.teachers.dp_sgd import TrainingSettings
 from darrm_torch.teachers.shards import assign_shards, contiguous_shards
-from darrm_torch.teachers.training import train_teachers
+from darrm_torch.teachers.training import Training, prepare_training, run_trainings
 
 from .data import Task
 from .models import PaperCNN
@@ -56,6 +56,11 @@ class Settings:
     seed: int | None
     limit: int | None
     one_model: TrainingSettings | None = None
+
+    @property
+    def shard_size(self) -> int:
+        """The declared number of records of a shard."""
+        return self.records * self.overlap // self.teachers
 
     def __post_init__(self) -> None:
         check_integer("teachers", self.teachers, low=1)
@@ -118,7 +123,7 @@ def write_whole(file: Path, text: str) -> None:
         beside.write_text(text)
 
 
-def train_both(
+def train_models(
     folder: Path,
     settings: Settings,
     task: Task,
@@ -127,10 +132,14 @@ def train_both(
     device: str,
     build: Callable[[], nn.Module] = PaperCNN,
     plain: TrainingSettings | None = None,
-) -> tuple[list[Path], list[Path]]:
-    """Private teachers, and plain ones on the same shards for the baselines that protect only the votes.
+    one_model: TrainingSettings | None = None,
+) -> list[list[Path]]:
+    """The files of private teachers, of plain ones on the same shards, and of one model on all records.
 
-    Plain teachers are trained with the settings ``plain``, by default those of the private ones without the noise.
+    All are trained side by side.
+
+    Plain teachers are for the baselines that protect only the votes. They are trained with the settings ``plain``, by
+    default those of the private ones without the noise. Without ``one_model``, its settings, there is no one model.
     """
     private_folder = folder / "private"
     shards = (
@@ -144,32 +153,40 @@ def train_both(
             insecure_seed=settings.seed,
         )
     )
-    private_files, plain_files = (
-        train_teachers(
-            folder / "teachers",
+
+    def prepared(place: str, name: str, training: TrainingSettings, **data: Any) -> Training:
+        return prepare_training(
+            folder / place,
             build_model=build,
             dataset=TensorDataset(task.private_images, task.private_labels),
-            shards=shards,
-            shard_size=settings.records * settings.overlap // settings.teachers,
             settings=training,
             private_folder=private_folder,
             name=name,
             workers=workers,
             device=device,
             insecure_seed=settings.seed,
+            **data,
         )
-        for name, training in (
-            ("teacher", settings.training),
-            ("plain-teacher", replace(settings.training, noise_multiplier=None) if plain is None else plain),
-        )
-    )
-    return private_files, plain_files
+
+    sharded = {"shards": shards, "shard_size": settings.shard_size}
+    pooled = {"shards": [np.arange(len(task.private_labels))], "shard_size": settings.records}
+    bare = replace(settings.training, noise_multiplier=None) if plain is None else plain
+    trainings = [
+        prepared("teachers", "teacher", settings.training, **sharded),
+        prepared("teachers", "plain-teacher", bare, **sharded),
+        *([] if one_model is None else [prepared("one-model", "model", one_model, **pooled)]),
+    ]
+    run_trainings(trainings, workers=workers, device=device)
+    return [training.files for training in trainings]
 
 
-def teachers_total(settings: Settings, private: list[Path]) -> dt.PrivacyGuarantee:
+def teachers_total(settings: Settings) -> dt.PrivacyGuarantee:
     """What any number of labels of the private teachers cost: publishing those whose data may hold one record."""
+    noise, steps = settings.training.noise_multiplier, settings.training.steps_per_epoch(settings.shard_size)
+    assert noise is not None
+    teacher = dt.PrivacyProfile.from_dp_sgd([(noise, 1 / steps, steps * settings.training.epochs)])
     return dt.total_privacy(
-        teachers=dt.read_teachers(private, delta=settings.delta),
+        teachers=[teacher] * settings.teachers,
         overlap=settings.assumed_overlap,
         mechanism=dt.NoiseFreeMajority(classes=2),
         labels=settings.queries,
@@ -178,37 +195,13 @@ def teachers_total(settings: Settings, private: list[Path]) -> dt.PrivacyGuarant
 
 
 def with_noise_for(total: dt.PrivacyGuarantee, settings: TrainingSettings, records: int) -> TrainingSettings:
-    """The settings with the noise that ``total`` needs for one model on all ``records``, a declared number."""
+    """The settings with the noise that ``total`` needs for one model on all ``records``, a declared number.
+
+    This model is the honest baseline of every ensemble.
+    """
     steps = settings.steps_per_epoch(records)
     noise = dt.calibrate_noise(total, sample_rate=1 / steps, steps=steps * settings.epochs)
     return replace(settings, noise_multiplier=noise)
-
-
-def train_one_model(
-    folder: Path,
-    settings: Settings,
-    task: Task,
-    total: dt.PrivacyGuarantee,
-    *,
-    workers: int | None = None,
-    device: str = "cpu",
-    build: Callable[[], nn.Module] = PaperCNN,
-) -> list[Path]:
-    """One DP-SGD model on all records, with the noise that ``total`` needs: the honest baseline of every ensemble."""
-    assert settings.one_model is not None
-    return train_teachers(
-        folder / "one-model",
-        build_model=build,
-        dataset=TensorDataset(task.private_images, task.private_labels),
-        shards=[np.arange(len(task.private_labels))],
-        shard_size=settings.records,
-        settings=with_noise_for(total, settings.one_model, settings.records),
-        private_folder=folder / "private",
-        name="model",
-        workers=workers,
-        device=device,
-        insecure_seed=settings.seed,
-    )
 
 
 def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) -> list[nn.Module]:
