@@ -44,7 +44,7 @@ from darrm_torch.lightning import (
     label_transition,
 )
 
-from . import experiment
+from . import experiment, teaching
 from .data import Task, load_task
 from .options import quieten
 
@@ -114,7 +114,7 @@ def teach(
         transition = label_transition(ensemble.mechanism, teachers=len(ensemble.profiles), prior=PRIOR)
     student = StudentModule(student_network(), transition=transition, consistency=consistency)
     labels = data.labels.argmax(dim=1) if data.labels.is_floating_point() else data.labels
-    return float((labels == task.public_labels[data.queries]).float().mean()), experiment.fit_and_test(
+    return float((labels == task.public_labels[data.queries]).float().mean()), teaching.fit_and_test(
         student, data, max_steps=steps, max_epochs=-1
     )
 

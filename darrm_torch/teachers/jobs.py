@@ -99,7 +99,13 @@ def run_job(job: Job) -> tuple[Literal["trained", "unproven", "failed"], bytes]:
 
 
 def run_jobs(
-    queue: Sequence[QueuedJob], bar: Any, *, executor: Executor | None, workers: int | None, device: str
+    queue: Sequence[QueuedJob],
+    bar: Any,
+    *,
+    executor: Executor | None,
+    workers: int | None,
+    device: str,
+    meanwhile: Callable[[], object],
 ) -> None:
     """Run the jobs, the longest first, in an executor or in processes of this machine, and store their outcomes.
 
@@ -109,12 +115,14 @@ def run_jobs(
         executor: ``None``: processes of this machine, which share its cores in proportion to their work.
         workers: the largest number of jobs at a time; default: all in an executor, else as many as cores (1 on CUDA).
         device: where the jobs compute.
+        meanwhile: is called once, as soon as the first jobs run.
     """
     if not queue:
+        meanwhile()
         return
     queue = sorted(queue, key=lambda one: -one.records)
     if executor is not None:
-        _run([(one, None) for one in queue], executor, workers or len(queue), lambda: None, bar.update)
+        _run([(one, None) for one in queue], executor, workers or len(queue), meanwhile, lambda: None, bar.update)
         return
     if workers is None:
         workers = 1 if checked_device(device).startswith("cuda") else cores()
@@ -126,13 +134,14 @@ def run_jobs(
             bar.update(steps() - bar.n)
             let_through()
 
-        _run(shared, pool, workers, on_wait, lambda: None)
+        _run(shared, pool, workers, meanwhile, on_wait, lambda: None)
 
 
 def _run(
     queue: Sequence[tuple[QueuedJob, int | None]],
     executor: Executor,
     most: int,
+    meanwhile: Callable[[], object],
     on_wait: Callable[[], None],
     on_done: Callable[[], object],
 ) -> None:
@@ -146,6 +155,8 @@ def _run(
                     break
                 waiting.pop()
                 running[executor.submit(run_job, queued.job(threads))] = queued, threads or 1
+            meanwhile()
+            meanwhile = on_wait
             done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
             on_wait()
             while done:  # and keep no future: Dask would compute it again if its worker died

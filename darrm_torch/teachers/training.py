@@ -159,8 +159,12 @@ def run_trainings(
     workers: int | None = None,
     device: str = "cpu",
     progress: bool = True,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
-    """Train what is missing side by side, see :func:`train_teachers`: no process is idle while another waits."""
+    """Train what is missing side by side, see :func:`train_teachers`: no process is idle while another waits.
+
+    ``meanwhile`` is called once while others train, for what this process needs later, such as an import.
+    """
     queue = [job for training in trainings for job in training.queue]
     steps = sum(training.steps * len(training.queue) for training in trainings)
     private = any(training.shards for training in trainings)
@@ -172,7 +176,7 @@ def run_trainings(
         **({"unit": "step", "total": steps} if executor is None else {"unit": "teacher", "total": len(queue)}),
     )
     with bar:
-        run_jobs(queue, bar, executor=executor, workers=workers, device=device)
+        run_jobs(queue, bar, executor=executor, workers=workers, device=device, meanwhile=meanwhile)
     for training in trainings:
         if training.shards is not None:
             training.shards.finish()
