@@ -28,7 +28,7 @@ from .dp_sgd import TrainingSettings, train_teacher
 from .structures import checked_device
 from .workers import cores, prepare_workers
 
-__all__ = ["Job", "QueuedJob", "run_job", "run_jobs"]
+__all__ = ["Job", "QueuedJob", "run_job", "run_jobs", "shared_cores"]
 
 _one_at_a_time = threading.Lock()  # trainings in one process: they seed Torch's generator and silence warnings
 _counter: Any = None
@@ -120,43 +120,51 @@ def run_jobs(
     if not queue:
         meanwhile()
         return
-    queue = sorted(queue, key=lambda one: -one.records)
     if executor is not None:
-        _run([(one, None) for one in queue], executor, workers or len(queue), meanwhile, lambda: None, bar.update)
+        alone = [(one, None) for one, _ in shared_cores(queue, 1)]
+        _run(alone, executor, most=workers or len(queue), meanwhile=meanwhile, on_done=bar.update)
         return
     if workers is None:
         workers = 1 if checked_device(device).startswith("cuda") else cores()
-    total = sum(one.records for one in queue)
-    shared = [(one, max(1, workers * one.records // total)) for one in queue]
     with deferred_interrupts() as let_through, _processes(min(workers, len(queue))) as (pool, steps):
 
         def on_wait() -> None:
             bar.update(steps() - bar.n)
             let_through()
 
-        _run(shared, pool, workers, meanwhile, on_wait, lambda: None)
+        _run(shared_cores(queue, workers), pool, most=workers, meanwhile=meanwhile, on_wait=on_wait)
+
+
+def shared_cores(queue: Sequence[QueuedJob], workers: int) -> list[tuple[QueuedJob, int]]:
+    """The jobs, the longest first, each with its share of so many threads, in proportion to its work."""
+    total = sum(one.records for one in queue)
+    return [(one, max(1, workers * one.records // total)) for one in sorted(queue, key=lambda one: -one.records)]
 
 
 def _run(
     queue: Sequence[tuple[QueuedJob, int | None]],
     executor: Executor,
+    *,
     most: int,
     meanwhile: Callable[[], object],
-    on_wait: Callable[[], None],
-    on_done: Callable[[], object],
+    on_wait: Callable[[], object] = lambda: None,
+    on_done: Callable[[], object] = lambda: None,
 ) -> None:
     """Run jobs with so many threads each, at most ``most`` threads (or jobs) at a time."""
     waiting, running = [*reversed(queue)], dict[Future[tuple[str, bytes]], tuple[QueuedJob, int]]()
+
+    def submit() -> None:
+        while waiting:
+            queued, threads = waiting[-1]
+            if running and sum(taken for _, taken in running.values()) + (threads or 1) > most:
+                return
+            waiting.pop()
+            running[executor.submit(run_job, queued.job(threads))] = queued, threads or 1
+
     try:
-        while waiting or running:
-            while waiting:
-                queued, threads = waiting[-1]
-                if running and sum(taken for _, taken in running.values()) + (threads or 1) > most:
-                    break
-                waiting.pop()
-                running[executor.submit(run_job, queued.job(threads))] = queued, threads or 1
-            meanwhile()
-            meanwhile = on_wait
+        submit()
+        meanwhile()
+        while running:
             done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
             on_wait()
             while done:  # and keep no future: Dask would compute it again if its worker died
@@ -165,6 +173,7 @@ def _run(
                 del future
                 queued.store(*outcome)
                 on_done()
+            submit()
     finally:
         for future in running:
             future.cancel()
