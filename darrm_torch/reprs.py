@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 import textwrap
 from collections.abc import Callable
@@ -10,13 +11,22 @@ from typing import Any
 
 __all__ = ["cut", "fenced", "short_repr", "text_or_nothing", "wrapped"]
 
-_SHORT = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    def repr_instance(self, value: Any, level: int) -> str:
+        """On one line, without the address of a function or object; the middle is cut out."""
+        text = " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text_or_nothing(lambda: repr(value))).split())
+        half = self.maxother // 2
+        return text if len(text) <= self.maxother else f"{text[: half - 3]}...{text[-half:]}"
+
+
+_SHORT = _Short()
 _SHORT.maxtuple = _SHORT.maxlist = _SHORT.maxdict = 4
 _SHORT.maxstring = _SHORT.maxother = 100
 
 
 def short_repr(value: Any) -> str:
-    """``Type(field=value, ...)`` of a dataclass, with long values cut.
+    """``Type(field=value, ...)`` of a dataclass, on one line, with long values cut and without addresses.
 
     >>> from darrm_torch import PrivacyProfile
     >>> PrivacyProfile.from_dp_sgd([(2.0 + step, 0.1, 1) for step in range(100)])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import darrm_torch as dt
-from tests.test_wrong_inputs import CALLS, PLACES, a_plan, network
+from tests.test_wrong_inputs import CALLS, PLACES, a_plan, call, function, network, signature
 
 NOT_SHOWN = {"declared_loader", "plot_label_profile", "plot_ledger", "plot_noise", "plot_plurality"} | {
     "plot_audit",
@@ -33,7 +33,7 @@ def check_short(value: Any) -> None:
     text = repr(value)
     assert len(text) < 1000, text
     assert text.count("\n") < 24
-    assert " object at 0x" not in text
+    assert " at 0x" not in text
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,22 @@ def test_what_a_call_returns(name: str, tmp_path: Path) -> None:
     for part in name.split("."):
         function = getattr(function, part)
     check_short(function(**CALLS[name]()))
+
+
+TAKE_FUNCTIONS = [
+    (name, parameter.name)
+    for name in CALLS
+    if name not in NOT_SHOWN and inspect.isclass(function(name))
+    for parameter in signature(name)
+    if "Callable" in str(parameter.annotation) or "Transform" in str(parameter.annotation)
+]
+
+
+@pytest.mark.parametrize(("name", "parameter"), TAKE_FUNCTIONS)
+def test_no_address_of_a_function_that_users_give(name: str, parameter: str, tmp_path: Path) -> None:
+    torch.save(network().state_dict(), tmp_path / "weights.pt")
+    PLACES.update(weights=tmp_path / "weights.pt")
+    check_short(call(name, {parameter: lambda *given, **more: None}))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from ..errors import InvalidArgument
 from ..teachers.structures import Structure, mapped, size_of, tensors_of
 from .ledger_index import checked_keys
 
-__all__ = ["as_tensors", "checked_inputs", "input_digests", "input_keys"]
+__all__ = ["as_tensors", "check_finite_inputs", "checked_inputs", "input_digests", "input_keys"]
 
 _MASK = "attention_mask"
 
@@ -57,12 +57,21 @@ def checked_inputs(inputs: Structure) -> Structure:
         got = ", ".join(f"{length} in {name}" for name, length in lengths.items())
         raise InvalidArgument("inputs", "tensors with equal numbers of rows", got)
     inputs = mapped(inputs, _converted)
+    check_finite_inputs(inputs)
+    return inputs
+
+
+def check_finite_inputs(inputs: Structure) -> None:
+    """Refuse inputs with numbers that are infinite or NaN; ``inputs`` is any structure of dense tensors.
+
+    Raises:
+        InvalidArgument: a part has such a number.
+    """
     cure = "Check the data. A missing value needs a public number in its place, and a column that marks it as missing."
     for name, part in tensors_of(inputs):
         # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
         if part.is_floating_point() and part.numel() and not torch.stack(part.aminmax()).isfinite().all():
             raise InvalidArgument(name, "finite as float32 numbers", "infinite numbers or NaN", cure)
-    return inputs
 
 
 def _converted(part: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torchvision.transforms import v2
 
 from ..arguments import is_dense
 from ..errors import InvalidArgument, check_integer, check_number
+from ..reprs import short_repr
 
 __all__ = ["Consistency", "FixMatch", "VirtualAdversarialTraining"]
 
@@ -186,6 +187,7 @@ class FixMatch:
     strong: Transform = field(default_factory=_distortion)
     threshold: float = 0.95
     weight: float = 1.0
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         for name in ("weak", "strong"):

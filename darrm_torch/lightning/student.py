@@ -14,6 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from ..arguments import checked, is_dense
 from ..errors import InvalidArgument, check_integer, check_number
+from ..labels.identity import check_finite_inputs
 from ..labels.questions import checked_findings, logits_by_finding
 from ..mechanisms.base import Mechanism
 from ..noise.plurality_priors import PluralityVotes
@@ -60,8 +61,8 @@ class StudentModule(L.LightningModule):
 
     Raises:
         InvalidArgument: a number out of range, or a transition that is no such matrix; in training, validation and
-            test: a label that is no class, rows that are no probabilities, soft labels with a transition, or a backbone
-            with another number of outputs.
+            test: inputs that are not finite, a label that is no class, rows that are no probabilities, soft labels with
+            a transition, or a backbone with another number of outputs.
     """
 
     @checked
@@ -197,12 +198,14 @@ class StudentModule(L.LightningModule):
 
 
 def _inputs_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
-    """The labelled part of a batch."""
+    """The labelled part of a batch. One NaN among its inputs would spoil all weights silently."""
     pair = batch.get("labelled") if isinstance(batch, Mapping) else batch
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         expected = 'pairs (inputs, labels), or dictionaries with "labelled" and "unlabelled"'
         raise InvalidArgument("batches", expected, type(batch).__name__)
     inputs, labels = pair
+    if isinstance(inputs, Mapping | tuple | list) or (isinstance(inputs, Tensor) and is_dense(inputs)):
+        check_finite_inputs(inputs)
     return inputs, labels
 
 

@@ -22,6 +22,7 @@ from ..files import keep_copy, write_whole
 from ..limits import MOST_BYTES, check_file, check_unpacked
 from ..privacy.guarantees import PrivacyGuarantee
 from ..privacy.profiles import PrivacyProfile
+from .packed import unpacked_state
 
 __all__ = [
     "FORMAT",
@@ -48,13 +49,7 @@ FORMAT, FORMAT_KEY = 2, "darrm_torch_format"
 
 # The attribute in which a wrapper holds the user's network; also the part that it adds to the names of weights.
 _WRAPPED = ("_module", "module", "_orig_mod", "_forward_module")
-_WRAPPERS = (
-    "opacus.",
-    "torch.nn.parallel.",
-    "torch._dynamo.",
-    "lightning.fabric.",
-    "lightning_fabric.",
-)  # the packages that wrap
+_WRAPPERS = ("opacus.", "torch.nn.parallel.", "torch._dynamo.", "lightning.fabric.", "lightning_fabric.")  # packages
 
 
 # --- wrappers ---------------------------------------------------------------------------------------------------------
@@ -86,12 +81,12 @@ def unwrap_name(name: str) -> list[str]:
 
 
 def state_of(module: Any, name: str = "module") -> Mapping[str, Any]:
-    """The state dict of a module in any wrapping, or a state dict itself."""
+    """The state dict of a module in any wrapping, or a state dict itself; packed weights are unpacked."""
     if not isinstance(module, Mapping):
-        return dict(unwrap_module(module, name).state_dict())
+        return unpacked_state(unwrap_module(module, name))
     if not all(isinstance(key, str) for key in module):
         raise InvalidArgument(name, "a PyTorch module or a state dict", "a mapping whose keys are no strings")
-    return module
+    return unpacked_state(module)
 
 
 def check_finite(name: str, weights: Mapping[str, Any]) -> None:

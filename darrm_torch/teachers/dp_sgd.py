@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
+from ..reprs import short_repr
 from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
 from .clipping import (
     first_parameters,
@@ -83,6 +84,7 @@ class TrainingSettings:
     grad_sample_mode: Literal["hooks", "functorch", "ghost"] = "hooks"
     max_physical_batch_size: int | None = None
     keep_features: bool = True
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from scipy.special import gammainccinv, gammaincinv
 
 from ..arguments import checked
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, warn_caller
@@ -14,11 +17,14 @@ from .adapters import warn_of_idle_adapters
 from .checkpoints import common_weights, named_weights, state_of, unwrap_module, weights_digest
 from .findings import Finding, refuse_unless_accepted
 from .loaders import generators_of, largest_overlap
+from .packed import packed_weights
 
-__all__ = ["check_different", "check_independent", "check_overlap", "check_weights"]
+__all__ = ["check_different", "check_independent", "check_noise", "check_overlap", "check_weights", "largest_signal"]
 
-_SAME_NOISE = 0.99  # correlation of two teachers' updates
-_SAME_WEIGHTS = 1 - 1e-6  # one teacher twice, in single precision
+_FALSE_ALARMS = 1e-6  # of honest ensembles, in the model of _least_distance
+_UNKNOWN_SIGNAL = 1000.0  # in units of the noise: batches of 100 in 100 steps at noise multiplier 1
+_HARDLY_MOVED = 0.01  # 1 - correlation of biases beside matrices that are equal in all teachers
+_ROUNDING = 1e-6  # relative distance of one teacher from itself, in single precision
 _NEVER_MOVED = (
     "teacher {} has the weights that training started from: nothing was trained. Check that its parameters require "
     "gradients and that the optimizer holds them (adapters may be disabled)"
@@ -40,12 +46,15 @@ def check_independent(
 
     Teachers trained with one seed share their noise, so the difference of their weights shows the data without noise.
     Teachers trained on the same batches multiply the effect of a record that is drawn. Both are refused where they can
-    be seen: shared loaders, samplers and generators, generators of equal seeds or states, and updates that correlate by
-    more than 0.99. Seeds of Torch's global generator leave no trace: that they differ remains an assumption.
+    be seen: shared loaders, samplers and generators, generators of equal seeds or states, and weights that are more
+    alike than two independent noises allow. That last check is a test, not a proof: in its model it refuses one honest
+    ensemble in a million, and it cannot see shared noise in few weights or under a strong signal (`docs/accounting.md`
+    states the rule). No guarantee rests on it: that seeds of Torch's global generator differ remains an assumption.
 
     Args:
         sources: engines, accountants, paths or histories. No two engines or accountants may be the same object or share
-            a history list; plain lists of runs may be equal.
+            a history list; plain lists of runs may be equal. With ``data_loaders``, engines and accountants also show
+            how much of the weights can be signal, which makes the comparison of weights more powerful.
         modules: trained teachers or state dicts.
         optimizers: those that ``make_private`` returned; they hold their ``noise_generator``.
         data_loaders: those that ``make_private`` returned, one for each teacher.
@@ -91,7 +100,12 @@ def check_independent(
         _refuse_overlap(largest_overlap(loader for loader in data_loaders if loader is not None), overlap)
     if initial is not None:
         state_of(initial, "initial")
-    _check_weights(list(modules), initial, accept)
+    modules = list(modules)
+    signals: list[float | None] = [None] * len(modules)
+    if len(histories) == len(data_loaders) == len(modules):
+        records = [None if loader is None else len(loader.dataset) for loader in data_loaders]
+        signals = [largest_signal(*pair) for pair in zip(histories, records, strict=True)]
+    check_noise(modules, signals, initial=initial, accept=accept)
 
 
 def check_overlap(profiles: Iterable[Any], overlap: int) -> None:
@@ -149,9 +163,11 @@ def check_different(models: Sequence[Any]) -> None:
 
 
 def _trained_weights(model: Any) -> dict[str, Any]:
-    """The parameters of a module, or everything where it has none (TorchScript may freeze them), by name."""
+    """The parameters and packed weights of a module, or everything where it has none, by name."""
     state = {name: value for name, value in state_of(model).items() if isinstance(value, torch.Tensor)}
-    parameters = {name for name, _ in unwrap_module(model).named_parameters()} & state.keys()
+    bare = unwrap_module(model)
+    parameters = {name for name, _ in bare.named_parameters()}
+    parameters = (parameters | packed_weights(bare).keys()) & state.keys()
     return {name: value for name, value in state.items() if not parameters or name in parameters}
 
 
@@ -217,13 +233,57 @@ def _check_generators(optimizers: Sequence[Any], loaders: Sequence[Any], accept:
                 )
 
 
-def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Finding]) -> None:
+def largest_signal(history: Any, records: int | None) -> float | None:
+    """How far gradients can move a teacher at most, in standard deviations of one weight's noise; ``None``: unknown.
+
+    In ``T`` steps with sample rate ``q``, learning rates ``r_t`` and noise multiplier ``z``, N records move the weights
+    by at most ``q N C sum(r_t)``, and the noise of one weight has the standard deviation ``z C sqrt(sum(r_t ** 2))``.
+    By Cauchy and Schwarz, the ratio is at most ``q N sqrt(T) / z``, whatever the learning rates.
+    """
+    try:
+        return None if records is None else records * math.hypot(*(rate / z * steps**0.5 for z, rate, steps in history))
+    except (TypeError, ValueError, ArithmeticError):
+        return None
+
+
+@functools.lru_cache
+def _least_distance(weights: int, signal: float, false_alarms: float) -> float:
+    """``1 - correlation`` that two independent teachers exceed, except with probability ``false_alarms``.
+
+    The model: a teacher's update is its signal, of norm ``signal`` at most, plus independent standard normal noise in
+    each weight. The part of the first update that is orthogonal to the second is then, by Anderson's inequality, at
+    least as long as the noise in ``weights - 1`` dimensions. Its whole norm is at most ``signal`` plus that of noise.
+    """
+    if weights < 2 or not math.isfinite(signal):
+        return 0.0
+    least = 2 * gammaincinv((weights - 1) / 2, false_alarms / 2)
+    most = math.sqrt(2 * gammainccinv(weights / 2, false_alarms / 2))
+    return float(least / (signal + most) ** 2 / 2)
+
+
+def check_noise(
+    modules: Sequence[Any], signals: Sequence[float | None], *, initial: Any, accept: Collection[Finding]
+) -> None:
+    """Check that no two teachers are alike by more than independent noise allows.
+
+    Args:
+        modules: trained teachers or state dicts.
+        signals: :func:`largest_signal` of each, or ``None``.
+        initial, accept: see :func:`check_independent`.
+
+    Raises:
+        UnprovenPrivacy: two of them are.
+    """
     if pair := _same_object([one if isinstance(one, Mapping) else unwrap_module(one) for one in modules]):
         raise UnprovenPrivacy(f"teachers {pair[0]} and {pair[1]} are the same object. Train each teacher separately")
     warn_of_idle_adapters(modules)
     compared = _compared_names(modules)
     start = None if initial is None else _weight_vector(initial, compared)
-    updates: list[torch.Tensor] = []
+    false_alarms = _FALSE_ALARMS / max(1, math.comb(len(modules), 2))
+    hardly_moved = _HARDLY_MOVED if initial is None and compared and not _matrices(modules, compared) else 0.0
+    limits = [_UNKNOWN_SIGNAL if signal is None else signal for signal in signals]
+    directions: list[torch.Tensor] = []
+    norms: list[float] = []
     for number, module in enumerate(modules):
         update = _weight_vector(module, compared)
         if start is not None:
@@ -233,15 +293,22 @@ def _check_weights(modules: Sequence[Any], initial: Any, accept: Collection[Find
             update = update - start
             if not update.any():
                 warn_caller(_NEVER_MOVED.format(number))
-        updates.append(update / max(float(update.norm()), 1e-30))
+        norms.append(float(update.norm()))
+        directions.append(update / max(norms[number], 1e-30))
         for earlier in range(number):
-            if updates[earlier].shape != updates[number].shape:
+            if directions[earlier].shape != update.shape or not norms[number] * norms[earlier]:
                 continue
-            correlation = float(updates[earlier] @ updates[number])
-            if correlation > _SAME_NOISE:
+            correlation = float(directions[earlier] @ directions[number])
+            least = _least_distance(len(update), max(limits[earlier], limits[number]), false_alarms)
+            least = max(least, hardly_moved)
+            if 1 - correlation > least + 1e-5:  # the product is rounded to single precision
+                continue
+            distance = float((directions[earlier] - directions[number]).norm())
+            same = distance <= _ROUNDING and abs(norms[earlier] / norms[number] - 1) <= _ROUNDING
+            if same or distance**2 / 2 < least:
                 refuse_unless_accepted(
                     "seeds",
-                    accept if correlation < _SAME_WEIGHTS else (),
+                    () if same else accept,
                     f"teachers {earlier} and {number} have {'updates' if initial is not None else 'weights'} that "
                     f"correlate by {correlation:.4f}: they were trained with the same noise, or started alike and "
                     "hardly moved. Train each teacher with its own seed; give initial= if they started alike; "
@@ -258,14 +325,12 @@ def _compared_names(modules: Sequence[Any]) -> Collection[str] | None:
     frozen = common_weights(modules)
     if not frozen:
         return None
-    trained = [
-        (name, value.dim())
-        for module in modules
-        for name, value in named_weights(module)
-        if name not in frozen and value.is_floating_point()
-    ]
-    matrices = {name for name, dimensions in trained if dimensions > 1}
-    return matrices or {name for name, _ in trained} or None
+    trained = {name for module in modules for name, value in named_weights(module) if value.is_floating_point()}
+    return _matrices(modules, trained - frozen.keys()) or trained - frozen.keys() or None
+
+
+def _matrices(modules: Sequence[Any], names: Collection[str]) -> set[str]:
+    return {name for module in modules for name, value in named_weights(module) if name in names and value.dim() > 1}
 
 
 def _weight_vector(module: Any, names: Collection[str] | None) -> torch.Tensor:

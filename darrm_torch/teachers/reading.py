@@ -38,7 +38,7 @@ from .checkpoints import (
 )
 from .findings import Finding, Notes
 from .gradients import check_gradients
-from .independence import check_independent
+from .independence import check_independent, check_noise, largest_signal
 from .loaders import check_sampling, largest_overlap
 from .optimizers import History, check_optimizer, counted_steps, source_of_noise
 from .watching import check_rows, check_watched, record_of
@@ -365,15 +365,10 @@ def read_teachers(
         read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, **same)
         for source, module, loader, optimizer in zip(sources, *parts, strict=True)
     )
-    check_independent(
-        sources,
-        modules=known,
-        optimizers=parts[2],
-        data_loaders=parts[1],
-        overlap=overlap,
-        initial=initial,
-        accept=accept,
-    )
+    check_independent(sources, optimizers=parts[2], data_loaders=parts[1], overlap=overlap, accept=accept)
+    readings = [profile.reading for profile, state in zip(profiles, weights, strict=True) if state is not None]
+    signals = [largest_signal(reading.history, reading.records) for reading in readings]
+    check_noise(known, signals, initial=initial, accept=accept)
     loaders = [loader for loader in parts[1] if loader is not None]
     seen: dict[str, Any] = {"overlap": largest_overlap(loaders) if loaders else None, "common": len(common)}
     return tuple(replace(profile, reading=replace(profile.reading, **seen)) for profile in profiles)

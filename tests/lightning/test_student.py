@@ -391,3 +391,48 @@ def test_labels_of_any_integer_type_are_taught(kind):
 def test_a_batch_that_is_no_pair_is_refused(batch):
     with pytest.raises(dt.InvalidArgument, match="batches must be pairs"):
         StudentModule(nn.Linear(4, 2)).training_step(batch, 0)
+
+
+NUMBERS = torch.tensor([[1.0, 0.0, 2.0, 3.0], [0.0, 1.0, 0.0, 0.0]])
+
+
+def spoiled(value: float, kind: torch.dtype = torch.float32) -> Tensor:
+    return NUMBERS.to(kind).index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(value, dtype=kind))
+
+
+class Pair(nn.Linear):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return super().forward(left + right)
+
+
+@pytest.mark.parametrize("step", ["training_step", "validation_step", "test_step"])
+@pytest.mark.parametrize(
+    ("value", "kind"), [(math.nan, torch.float32), (-math.inf, torch.float64), (math.nan, torch.half)]
+)
+def test_inputs_of_ones_own_loader_that_are_not_finite_are_refused(step: str, value: float, kind: torch.dtype) -> None:
+    inputs, labels = spoiled(value, kind), torch.tensor([0, 1])
+    with pytest.raises(dt.InvalidArgument, match="inputs must be finite as float32 numbers"):
+        getattr(StudentModule(nn.Linear(4, 2)), step)((inputs, labels), 0)
+    with pytest.raises(dt.InvalidArgument, match=r"inputs\['right'\] must be finite"):
+        getattr(StudentModule(Pair(4, 2)), step)(({"left": NUMBERS, "right": inputs}, labels), 0)
+
+
+def test_no_part_of_a_semi_supervised_batch_may_be_spoiled() -> None:
+    student = StudentModule(nn.Linear(4, 2), consistency=VirtualAdversarialTraining())
+    for labelled, unlabelled in ((spoiled(math.nan), NUMBERS), (NUMBERS, spoiled(math.nan))):
+        with pytest.raises(dt.InvalidArgument, match="inputs must be finite"):
+            student.training_step({"labelled": (labelled, torch.tensor([0, 1])), "unlabelled": unlabelled}, 0)
+
+
+def test_soft_labels_that_are_not_finite_are_refused() -> None:
+    for value in (math.nan, math.inf):
+        with pytest.raises(dt.InvalidArgument, match="labels must be rows of probabilities"):
+            StudentModule(nn.Linear(4, 2)).training_step((NUMBERS, torch.tensor([[value, 0.5], [0.5, 0.5]])), 0)
+
+
+def test_a_fit_on_ones_own_loader_stops_before_the_weights_are_spoiled(tmp_path: Path) -> None:
+    student = StudentModule(nn.Linear(4, 2))
+    loader = DataLoader(TensorDataset(spoiled(math.nan), torch.tensor([0, 1])), batch_size=2)
+    with pytest.raises(dt.InvalidArgument, match="Check the data"):
+        fit(student, loader, tmp_path, max_epochs=1)
+    assert all(bool(weight.isfinite().all()) for weight in student.parameters())

@@ -124,12 +124,12 @@ def test_a_copy_with_one_small_change_is_no_other_teacher(changed: str) -> None:
 
 
 def test_teachers_that_trained_only_biases_with_one_noise_are_refused() -> None:
-    start = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
-    noise, teachers = torch.randn(2), []
+    start = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 300))
+    noise, teachers = torch.randn(300), []
     for scale in (1e-3, 2e-3):
         teacher = copy.deepcopy(start)
         with torch.no_grad():
-            teacher[1].bias.add_(noise + scale * torch.randn(2))
+            teacher[1].bias.add_(noise + scale * torch.randn(300))
         teachers.append(teacher)
     with pytest.raises(dt.UnprovenPrivacy, match="correlate"):
         dt.check_independent(modules=teachers, initial=start)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from darrm_torch import (
     check_independent,
     read_teachers,
 )
-from darrm_torch.teachers.independence import check_different
+from darrm_torch.teachers.independence import check_different, check_noise, largest_signal
 from tests.teachers.helpers import Net, Teacher, noisy
 
 pytestmark = [
@@ -36,9 +38,11 @@ def test_one_object_as_two_teachers_is_refused():
 def test_teachers_that_share_their_seed_are_refused():
     one, same, other = noisy(0, 1), noisy(0, 2), noisy(3, 2)
     with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 1 have weights that correlate by 0\.99"):
-        check_independent(modules=[one.module, same.module, other.module])
-    check_independent(modules=[one.module, other.module])
-    check_independent(modules=[one.module, same.module], accept=["seeds"])
+        check_all([one, same, other])
+    with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 1 have weights that correlate by 0\.99"):
+        read_all([one, same, other])
+    check_all([one, other])
+    check_all([one, same], accept=["seeds"])
     with pytest.raises(UnprovenPrivacy, match=r"correlate by 1\.0000"):
         check_independent(modules=[one.net, copy.deepcopy(one.net)], accept=["seeds"])
 
@@ -66,8 +70,17 @@ def test_a_common_start_is_taken_off():
             parameter *= 100
     one, other = (Teacher(seed=seed, net=copy.deepcopy(start), noise_multiplier=5.0) for seed in (1, 2))
     with pytest.raises(UnprovenPrivacy, match="started alike"):
-        check_independent(modules=[one.net, other.net])
-    check_independent(modules=[one.net, other.net], initial=start)
+        check_all([one, other])
+    check_all([one, other], initial=start)
+
+
+def check_all(teachers, **options):
+    check_independent(
+        [one.engine for one in teachers],
+        modules=[one.module for one in teachers],
+        data_loaders=[one.loader for one in teachers],
+        **options,
+    )
 
 
 def read_all(teachers, **options):
@@ -151,6 +164,99 @@ def test_shards_that_were_none_are_refused():
     assert [profile.reading.overlap for profile in profiles] == [3] * 3
     with pytest.raises(UnprovenPrivacy, match="in the data loaders of 3 teachers, but overlap is 1"):
         PrivateMajorityEnsemble(modules, NoiseFreeMajority(), profiles=profiles, overlap=1)
+
+
+INPUTS, NOISES = (1, 2, 5, 20, 100), (0.5, 1.0, 3.0, 12.0)
+
+
+def logistic_teachers(
+    inputs: int, noise_multiplier: float, *, seed: int, alike: bool = True, shared: bool = False, rate: float = 1.0
+) -> tuple[list[dict[str, torch.Tensor]], dict[str, torch.Tensor] | None, list[float | None]]:
+    """Four linear models by DP-SGD on records of one task: weights, the start if they have one, their signals."""
+    generator = torch.Generator().manual_seed(seed)
+    records, batch, steps = 200, 50, 100
+    targets = torch.randint(2, (4, records), generator=generator)
+    direction = nn.functional.normalize(torch.randn(inputs, generator=generator), dim=0)
+    data = torch.randn(4, records, inputs, generator=generator) + 3 * (2 * targets[..., None] - 1) * direction
+    start = torch.rand(4, 2, inputs, generator=generator) - 0.5
+    start = start[:1].expand(4, -1, -1) if alike else start
+    weights = start.clone()
+    for _ in range(steps):
+        drawn = torch.rand(4, records, generator=generator) < batch / records
+        errors = torch.softmax(data @ weights.mT, dim=-1) - nn.functional.one_hot(targets, 2)
+        norms = errors.norm(dim=-1) * data.norm(dim=-1)
+        gradients = (errors * (drawn / norms.clamp(min=1.0))[..., None]).mT @ data
+        noise = torch.randn((2, inputs) if shared else gradients.shape, generator=generator)
+        weights = weights - rate * (gradients + noise_multiplier * noise) / batch
+    signal = largest_signal([(noise_multiplier, batch / records, steps)], records)
+    states = [{"weight": one} for one in weights]
+    return states, {"weight": start[0]} if alike else None, [signal] * 4
+
+
+def refused(seeds: range, noises: tuple[float, ...] = NOISES, **how: Any) -> tuple[list[Any], int]:
+    """The ensembles that are refused, with or without knowledge of their training; and how many correlate by .99."""
+    found, correlated = [], 0
+    for seed, inputs, noise in itertools.product(seeds, INPUTS, noises):
+        states, initial, signals = logistic_teachers(inputs, noise, seed=seed, **how)
+        for limits in (signals, [None] * 4):
+            try:
+                check_noise(states, limits, initial=initial, accept=())
+            except UnprovenPrivacy:
+                found.append((seed, inputs, noise, limits))
+        updates = torch.stack([state["weight"] - (0 if initial is None else initial["weight"]) for state in states])
+        correlated += bool((torch.corrcoef(updates.flatten(1)) - torch.eye(4) > 0.99).any())
+    return found, correlated
+
+
+def test_teachers_that_learned_the_same_task_well_are_accepted() -> None:
+    """Linear models of few inputs come to one optimum: many of these correlate by more than .99."""
+    found, correlated = refused(range(1), (0.5, 12.0), rate=1.0)
+    assert not found
+    assert correlated >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
+def test_no_honest_ensemble_of_many_is_refused(rate: float, alike: bool) -> None:
+    assert refused(range(1, 3), rate=rate, alike=alike)[0] == []
+
+
+def test_shared_noise_is_seen_where_noise_dominates() -> None:
+    for inputs in (20, 100):
+        states, initial, signals = logistic_teachers(inputs, 50.0, seed=0, shared=True, rate=0.1)
+        with pytest.raises(UnprovenPrivacy, match="trained with the same noise"):
+            check_noise(states, signals, initial=initial, accept=())
+    states, initial, signals = logistic_teachers(100, 50.0, seed=0, rate=0.1)
+    check_noise(states, signals, initial=initial, accept=())
+
+
+@pytest.mark.parametrize("weights", [1, 2, 4, 20, 1000])
+def test_copies_are_seen_in_any_number_of_weights(weights: int) -> None:
+    one = {"weight": torch.randn(1, weights, generator=torch.Generator().manual_seed(weights))}
+    for again in (one["weight"].clone(), one["weight"] * (1 + 2.0**-23)):
+        with pytest.raises(UnprovenPrivacy, match=r"correlate by 1\.0000"):
+            check_independent(modules=[one, {"weight": again}], accept=["seeds"])
+    other = {"weight": torch.randn(1, weights, generator=torch.Generator().manual_seed(weights + 1))}
+    check_independent(modules=[one, other])
+    check_independent(modules=[one, {"weight": 1.1 * one["weight"] + 0.1 * other["weight"]}])
+
+
+@pytest.mark.parametrize("weights", [200, 5000, 100_000])
+def test_copies_with_small_changes_are_seen_in_many_weights(weights: int) -> None:
+    one = torch.randn(1, weights, generator=torch.Generator().manual_seed(0))
+    for scale in (1e-5, 1e-3):
+        states = [{"weight": one}, {"weight": one + scale * torch.randn(one.shape)}]
+        with pytest.raises(UnprovenPrivacy, match="correlate by"):
+            check_independent(modules=states)
+        check_independent(modules=states, accept=["seeds"])
+
+
+def test_the_largest_signal_is_that_of_the_longest_way() -> None:
+    assert largest_signal([(2.0, 0.1, 25)], 1000) == pytest.approx(1000 * 0.1 * 5 / 2)
+    assert largest_signal([(2.0, 0.1, 9), (2.0, 0.1, 16)], 1000) == pytest.approx(250)
+    for history, records in (([(1e-320, 0.1, 1)], 10), ([(0, 0.1, 1)], 10), (None, 10), ("x", 10), ([], None)):
+        assert largest_signal(history, records) in (None, float("inf"))
 
 
 class Elsewhere(nn.Module):
