@@ -71,6 +71,8 @@ def checked(function: _Function) -> _Function:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:  # a missing or an unknown argument, which Python names
+            if hint := _taken_elsewhere(function, args, kwargs.keys() - signature.parameters.keys()):
+                raise TypeError(hint) from None
             return function(*args, **kwargs)
         for name, value in given.items():
             admitted = alternatives(name)
@@ -90,6 +92,16 @@ def checked(function: _Function) -> _Function:
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def _taken_elsewhere(function: Callable[..., Any], args: Sequence[Any], unknown: Collection[str]) -> str:
+    """An error about an argument that not the class itself takes, but another way to build it; empty if none does."""
+    kind = type(args[0]) if args and function.__name__ == "__init__" else object
+    for name, way in inspect.getmembers(kind, inspect.ismethod):
+        if taken := sorted(unknown & inspect.signature(way).parameters.keys()):
+            place = f"{kind.__name__}.{name}"
+            return f"{kind.__name__}() has no argument {taken[0]!r}; {place}({taken[0]}=...) takes it"
+    return ""
 
 
 def validate(frozen: Any, name: str, check: Callable[..., Any] = check_number, **limits: Any) -> None:

@@ -214,7 +214,7 @@ def plot_label_profile(
     check_integer("points", points, low=2, high=10_000)
     axes = axes_or_new(axes)
     published = profile.compose(overlap)
-    reach = published.epsilon(max(1e-6, 2 * published.delta(50.0)))
+    reach = published.epsilon(min(1.0, max(1e-6, 2 * published.delta(50.0))))
     epsilons = np.linspace(0.0, reach if math.isfinite(reach) else 5.0, points)
     # Profiles are convex, so between points the line is above the curve; it must not be above the certified points.
     kinks = [step * teacher.epsilon for step in range(1, overlap + 1)] if isinstance(teacher, PrivacyGuarantee) else []

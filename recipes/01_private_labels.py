@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from darrm_torch.cli.parser import Command
 from darrm_torch.cli.running import run_command
@@ -72,6 +73,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_arguments(parser, "runs/DATA-CLASSES")
 
 
+def _import_lightning() -> Any:
+    from . import teaching
+
+    quieten()  # an import sets levels of logs
+    return teaching
+
+
 def run(options: argparse.Namespace) -> int:
     """The recipe, step by step."""
     start_workers_early()
@@ -110,12 +118,17 @@ def run(options: argparse.Namespace) -> int:
     folder = options.run or Path("runs") / f"{task.source}-{task.classes}"
     experiment.claim_folder(folder, settings)
     say(f"Run       {folder}")
-    private, plain = experiment.train_both(folder, settings, task, workers=options.workers, device=options.device)
-    total = experiment.teachers_total(settings, private)
-    one_model = experiment.train_one_model(
-        folder, settings, task, total, workers=options.workers, device=options.device
+    total = experiment.teachers_total(settings)
+    files = experiment.train_models(
+        folder,
+        settings,
+        task,
+        workers=options.workers,
+        device=options.device,
+        one_model=experiment.with_noise_for(total, settings.one_model, settings.records),
+        meanwhile=_import_lightning,
     )
-    results = experiment.label_and_teach(folder, settings, task, private, plain, one_model, total)
+    results = _import_lightning().label_and_teach(folder, settings, task, *files, total)
     report.write(folder, results)
     print_results(options, folder, results, report.table(results))
     return 0

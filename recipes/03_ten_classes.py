@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
     folder = options.run or Path("runs") / f"{task.source}-ten-classes"
     experiment.claim_folder(folder, settings)
     say(f"Run       {folder}")
-    private, plain = experiment.train_both(
+    private, plain = experiment.train_models(
         folder,
         settings,
         task,

@@ -44,7 +44,7 @@ from darrm_torch.lightning import (
     label_transition,
 )
 
-from . import experiment
+from . import experiment, teaching
 from .data import Task, load_task
 from .options import quieten
 
@@ -114,7 +114,7 @@ def teach(
         transition = label_transition(ensemble.mechanism, teachers=len(ensemble.profiles), prior=PRIOR)
     student = StudentModule(student_network(), transition=transition, consistency=consistency)
     labels = data.labels.argmax(dim=1) if data.labels.is_floating_point() else data.labels
-    return float((labels == task.public_labels[data.queries]).float().mean()), experiment.fit_and_test(
+    return float((labels == task.public_labels[data.queries]).float().mean()), teaching.fit_and_test(
         student, data, max_steps=steps, max_epochs=-1
     )
 
@@ -127,7 +127,7 @@ def study(
     training = {name: dt.TrainingSettings(**stored.pop(name)) for name in ("training", "one_model")}
     settings = experiment.Settings(**training, **stored)
     task = load_task(settings.source, classes=settings.classes, limit=settings.limit)
-    private, plain = experiment.train_both(folder, settings, task, workers=None, device="cpu")
+    private, plain = experiment.train_models(folder, settings, task, workers=None, device="cpu")
     home = folder / "study"  # has its own ledgers, so that the ledgers of recipe 01 stay unchanged
     make_private_folder(home / "ledgers", "run")
     ensembles = experiment.build_ensembles(home, settings, private, plain)

@@ -35,8 +35,9 @@ from darrm_torch.files import make_private_folder
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 
 from .data import PUBLISHED, Task, load_all_classes
-from .experiment import fit, load_models, with_noise_for, write_whole
+from .experiment import load_models, with_noise_for, write_whole
 from .options import quieten
+from .teaching import fit
 
 FINDINGS = {
     "footwear": (5, 7, 9),  # sandal, sneaker, ankle boot

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
-from tqdm.auto import tqdm
+from torch import nn
+from torch.utils.data import TensorDataset
 
 import darrm_torch as dt
 from darrm_torch import files
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
-from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
-from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.checkpoints import load_teacher
 from darrm_torch.teachers.dp_sgd import TrainingSettings
 from darrm_torch.teachers.shards import assign_shards, contiguous_shards
-from darrm_torch.teachers.training import train_teachers
+from darrm_torch.teachers.training import Training, prepare_training, run_trainings
 
 from .data import Task
 from .models import PaperCNN
@@ -56,6 +51,11 @@ class Settings:
     seed: int | None
     limit: int | None
     one_model: TrainingSettings | None = None
+
+    @property
+    def shard_size(self) -> int:
+        """The declared number of records of a shard."""
+        return self.records * self.overlap // self.teachers
 
     def __post_init__(self) -> None:
         check_integer("teachers", self.teachers, low=1)
@@ -118,7 +118,7 @@ def write_whole(file: Path, text: str) -> None:
         beside.write_text(text)
 
 
-def train_both(
+def train_models(
     folder: Path,
     settings: Settings,
     task: Task,
@@ -127,10 +127,15 @@ def train_both(
     device: str,
     build: Callable[[], nn.Module] = PaperCNN,
     plain: TrainingSettings | None = None,
-) -> tuple[list[Path], list[Path]]:
-    """Private teachers, and plain ones on the same shards for the baselines that protect only the votes.
+    one_model: TrainingSettings | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[list[Path]]:
+    """The files of private teachers, of plain ones on the same shards, and of one model on all records.
 
-    Plain teachers are trained with the settings ``plain``, by default those of the private ones without the noise.
+    All are trained side by side, while this process calls ``meanwhile``.
+
+    Plain teachers are for the baselines that protect only the votes. They are trained with the settings ``plain``, by
+    default those of the private ones without the noise. Without ``one_model``, its settings, there is no one model.
     """
     private_folder = folder / "private"
     shards = (
@@ -144,32 +149,40 @@ def train_both(
             insecure_seed=settings.seed,
         )
     )
-    private_files, plain_files = (
-        train_teachers(
-            folder / "teachers",
+
+    def prepared(place: str, name: str, training: TrainingSettings, **data: Any) -> Training:
+        return prepare_training(
+            folder / place,
             build_model=build,
             dataset=TensorDataset(task.private_images, task.private_labels),
-            shards=shards,
-            shard_size=settings.records * settings.overlap // settings.teachers,
             settings=training,
             private_folder=private_folder,
             name=name,
             workers=workers,
             device=device,
             insecure_seed=settings.seed,
+            **data,
         )
-        for name, training in (
-            ("teacher", settings.training),
-            ("plain-teacher", replace(settings.training, noise_multiplier=None) if plain is None else plain),
-        )
-    )
-    return private_files, plain_files
+
+    sharded = {"shards": shards, "shard_size": settings.shard_size}
+    pooled = {"shards": [np.arange(len(task.private_labels))], "shard_size": settings.records}
+    bare = replace(settings.training, noise_multiplier=None) if plain is None else plain
+    trainings = [
+        prepared("teachers", "teacher", settings.training, **sharded),
+        prepared("teachers", "plain-teacher", bare, **sharded),
+        *([] if one_model is None else [prepared("one-model", "model", one_model, **pooled)]),
+    ]
+    run_trainings(trainings, workers=workers, device=device, meanwhile=meanwhile)
+    return [training.files for training in trainings]
 
 
-def teachers_total(settings: Settings, private: list[Path]) -> dt.PrivacyGuarantee:
+def teachers_total(settings: Settings) -> dt.PrivacyGuarantee:
     """What any number of labels of the private teachers cost: publishing those whose data may hold one record."""
+    noise, steps = settings.training.noise_multiplier, settings.training.steps_per_epoch(settings.shard_size)
+    assert noise is not None
+    teacher = dt.PrivacyProfile.from_dp_sgd([(noise, 1 / steps, steps * settings.training.epochs)])
     return dt.total_privacy(
-        teachers=dt.read_teachers(private, delta=settings.delta),
+        teachers=[teacher] * settings.teachers,
         overlap=settings.assumed_overlap,
         mechanism=dt.NoiseFreeMajority(classes=2),
         labels=settings.queries,
@@ -178,37 +191,13 @@ def teachers_total(settings: Settings, private: list[Path]) -> dt.PrivacyGuarant
 
 
 def with_noise_for(total: dt.PrivacyGuarantee, settings: TrainingSettings, records: int) -> TrainingSettings:
-    """The settings with the noise that ``total`` needs for one model on all ``records``, a declared number."""
+    """The settings with the noise that ``total`` needs for one model on all ``records``, a declared number.
+
+    This model is the honest baseline of every ensemble.
+    """
     steps = settings.steps_per_epoch(records)
     noise = dt.calibrate_noise(total, sample_rate=1 / steps, steps=steps * settings.epochs)
     return replace(settings, noise_multiplier=noise)
-
-
-def train_one_model(
-    folder: Path,
-    settings: Settings,
-    task: Task,
-    total: dt.PrivacyGuarantee,
-    *,
-    workers: int | None = None,
-    device: str = "cpu",
-    build: Callable[[], nn.Module] = PaperCNN,
-) -> list[Path]:
-    """One DP-SGD model on all records, with the noise that ``total`` needs: the honest baseline of every ensemble."""
-    assert settings.one_model is not None
-    return train_teachers(
-        folder / "one-model",
-        build_model=build,
-        dataset=TensorDataset(task.private_images, task.private_labels),
-        shards=[np.arange(len(task.private_labels))],
-        shard_size=settings.records,
-        settings=with_noise_for(total, settings.one_model, settings.records),
-        private_folder=folder / "private",
-        name="model",
-        workers=workers,
-        device=device,
-        insecure_seed=settings.seed,
-    )
 
 
 def load_models(files: list[Path], build: Callable[[], nn.Module] = PaperCNN) -> list[nn.Module]:
@@ -288,207 +277,4 @@ def build_ensembles(
         "darrm-optimal": optimal,
         "darrm-profile": from_opacus("darrm-profile", target=target),
         "noise-free": private_ensemble("noise-free", dt.NoiseFreeMajority(classes=2)),
-    }
-
-
-def label_accuracy(mechanism: Any, counts: Tensor, truth: Tensor, *, queries: int) -> tuple[float, float]:
-    """Mean and standard deviation of the share of right labels over ``DRAWS`` draws of the queries.
-
-    This evaluation sees the votes. Its labels are discarded: they are neither released nor charged.
-    """
-    order = np.random.default_rng(0)
-    shares = []
-    for _ in range(DRAWS):
-        rows = torch.from_numpy(order.choice(len(truth), size=min(queries, len(truth)), replace=False))
-        labels = mechanism.aggregate(counts[rows])
-        shares.append(float((labels == truth[rows]).float().mean()))
-    return float(np.mean(shares)), float(np.std(shares, ddof=1))
-
-
-def fit(student: StudentModule, data: PrivateLabelDataModule | DataLoader[Any], **length: int) -> L.Trainer:
-    """Train for ``max_epochs`` or ``max_steps``, without output."""
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, **length,
-    )  # fmt: skip
-    trainer.fit(student, data)
-    return trainer
-
-
-def fit_and_test(student: StudentModule, data: PrivateLabelDataModule, **length: int) -> float:
-    """Train as :func:`fit` does and return the accuracy on held-out data."""
-    (scores,) = fit(student, data, **length).test(student, datamodule=data, verbose=False)
-    return float(scores["test_accuracy"])
-
-
-def train_student(
-    folder: Path,
-    ensemble: dt.PrivateMajorityEnsemble,
-    settings: Settings,
-    task: Task,
-    *,
-    build: Callable[[], StudentModule] = lambda: StudentModule(PaperCNN().to(memory_format=torch.channels_last)),
-    unlabelled_batch_size: int | None = None,
-    **length: int,
-) -> dict[str, float]:
-    """Label the public queries (once; the ledger keeps them), train a student on them, test it on held-out data.
-
-    Strategies that release the same labels have the same student, which is trained once.
-    """
-    data = PrivateLabelDataModule(
-        ensemble,
-        task.public_images,
-        queries=settings.queries,
-        test=TensorDataset(task.heldout_images, task.heldout_labels),
-        unlabelled_batch_size=unlabelled_batch_size,
-    )
-    labels = data.label()
-    digest = hashlib.sha256(np.asarray([data.queries, labels.tolist()]).tobytes()).hexdigest()
-    done = folder / "students" / f"{digest[:16]}.json"
-    try:
-        return json.loads(done.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        pass  # missing or damaged: retraining a student costs no privacy
-    torch.manual_seed(0)
-    result = {
-        "student_accuracy": fit_and_test(build(), data, **length),
-        "released_label_accuracy": float((labels == task.public_labels[data.queries]).float().mean()),
-    }
-    write_whole(done, json.dumps(result))
-    return result
-
-
-TITLES = {
-    "one-model": "one DP-SGD model",
-    "gnmax-exact": "GNMax",
-    "darrm-subsampling": "DaRRM, subsampling",
-    "darrm-self-bounding": "DaRRM, self-bounding",
-    "darrm-optimal": "DaRRM, optimal",
-    "darrm-profile": "DaRRM, whole profile",
-    "noise-free": "noise-free majority",
-}
-
-
-def label_and_teach(
-    folder: Path,
-    settings: Settings,
-    task: Task,
-    private: list[Path],
-    plain: list[Path],
-    one_model: list[Path],
-    total: dt.PrivacyGuarantee,
-) -> dict[str, Any]:
-    """For every strategy its labels, their accuracy and cost, and a student; all labels together keep ``total``."""
-    ensembles = build_ensembles(folder, settings, private, plain, one_model, gnmax_total=total)
-    votes = {
-        kind: ensembles[name].sensitive_votes(task.public_images)
-        for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-exact"), ("one", "one-model"))
-    }
-    counts = {kind: nn.functional.one_hot(given, 2).sum(dim=0) for kind, given in votes.items()}
-    voters = {"gnmax-exact": "plain", "one-model": "one"}
-    rows = []
-    for name, ensemble in tqdm(ensembles.items(), desc="labels and students", unit="method", dynamic_ncols=True):
-        given = counts[voters.get(name, "private")]
-        mean, deviation = label_accuracy(ensemble.mechanism, given, task.public_labels, queries=settings.queries)
-        scores = train_student(folder, ensemble, settings, task, max_epochs=20)
-        label = ensemble.total_privacy(labels=1, delta=ensembles["darrm-optimal"].noise.target.delta)
-        price = ensemble.total_privacy(labels=settings.queries)
-        rows.append(
-            {
-                "method": name,
-                "title": TITLES[name],
-                "label": label.to_dict(),
-                "total": price.to_dict() | {"rule": f"{price.route.name}: {price.route.explanation}"},
-                "label_accuracy": mean,
-                "label_accuracy_std": deviation,
-                **scores,
-                "gamma": ensemble.noise.gamma.tolist() if isinstance(ensemble.mechanism, dt.DaRRM) else None,
-                "mechanism": ensemble.mechanism.describe(),
-            }
-        )
-    prices = prices_of_the_shards(ensembles["noise-free"], settings)
-    return {
-        "settings": json.loads(json.dumps(asdict(settings))),
-        "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
-        "teachers": describe_teachers(ensembles["darrm-optimal"].profiles)
-        | {
-            f"{kind}_accuracy": (votes[kind] == task.public_labels).float().mean(dim=1).tolist()
-            for kind in ("private", "plain")
-        },
-        "target": asdict(ensembles["darrm-optimal"].noise.target),
-        "total": asdict(total),
-        "prices": prices,
-        "methods": rows,
-        "notes": remarks(ensembles, settings, rows),
-    }
-
-
-def prices_of_the_shards(free: dt.PrivateMajorityEnsemble, settings: Settings) -> dict[str, float | None]:
-    """Epsilon of all labels of the private teachers, by what is known about the shards of a record.
-
-    "assumed": it may be in ``assumed_overlap`` of them; "true": it is in ``overlap`` of them, and everyone knows which;
-    "allocation": it is in those, drawn at random and in secret (None: they were not).
-    """
-    allocation = recorded_allocation(free.profiles)
-    affected = settings.teachers if settings.contiguous else settings.overlap
-    knowledge: dict[str, dict[str, Any]] = {
-        "assumed": {"overlap": settings.assumed_overlap},
-        "true": {"overlap": affected},
-        "allocation": {"allocation": allocation},
-    }
-    return {
-        name: dt.total_privacy(
-            teachers=free.profiles,
-            mechanism=free.mechanism,
-            labels=settings.queries,
-            delta=settings.total_delta,
-            **known,
-        ).epsilon
-        if known != {"allocation": None}
-        else None
-        for name, known in knowledge.items()
-    }
-
-
-def remarks(
-    ensembles: dict[str, dt.PrivateMajorityEnsemble], settings: Settings, rows: list[dict[str, Any]]
-) -> list[str]:
-    """Notes for the reader of the table, with the numbers of this run."""
-    optimal = ensembles["darrm-optimal"]
-    redrawn = dt.as_if_redrawn(optimal.noise.target, settings.queries, slack=settings.delta)
-    affected = settings.teachers if settings.contiguous else settings.overlap
-    accuracy = {row["method"]: row["label_accuracy"] for row in rows}
-    single, (best, most) = (
-        accuracy["one-model"],
-        max(((name, share) for name, share in accuracy.items() if name != "one-model"), key=lambda pair: pair[1]),
-    )
-    chosen = "Fashion-MNIST, which is not private here"
-    if settings.source == "fashion-mnist":
-        chosen = "4,000 of these images with other labels: choose yours on public data"
-    wins = "One private model is better here" if single >= most else f"{TITLES[best]} is better here"
-    ((noise, rate, steps),) = ensembles["one-model"].profiles[0].reading.history
-    return [
-        "All rows keep the same total. DaRRM and the noise-free majority assume that a record is in the training data "
-        f"of r = {settings.assumed_overlap} of the {settings.teachers} teachers, and their total is the price of "
-        "publishing these. DaRRM's noise makes a single label cheaper: it is chosen so that one label is at most "
-        f"{optimal.noise.target}. GNMax protects only the votes of teachers without privacy, and uses the true "
-        f"r = {affected} of these shards.",
-        f"The one model is trained on all records: noise multiplier {noise:.3g}, sample rate 1/{1 / rate:.0f}, {steps} "
-        f"steps; its learning rate and sample rate were chosen on {chosen}. {wins}: its labels are right "
-        f"on {max(single, most):.3f}, those of {'the best other row' if single >= most else 'the one model'} on "
-        f"{min(single, most):.3f}. Where all records can be pooled and no teacher exists yet, train one private "
-        "model. An ensemble is for records that must stay where they are, teachers that exist already, models that "
-        "differ, and votes whose disagreement shows which labels to doubt.",
-        f"If the teachers were retrained for every label, as the paper's composition assumes, {settings.queries} "
-        f"optimal labels would be {redrawn}. That is not a guarantee here: all labels come from the same teachers.",
-    ]
-
-
-def describe_teachers(profiles: Sequence[dt.PrivacyProfile]) -> dict[str, Any]:
-    """The teachers' training and guarantees."""
-    readings = [profile.reading for profile in profiles]
-    return {
-        "history": readings[0].history,
-        "epsilon": max(reading.epsilon for reading in readings),
-        "accountant_epsilon": max(dict(reading.accountant_epsilons)[reading.accountant] for reading in readings),
     }

@@ -18,8 +18,9 @@ import darrm_torch as dt
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule
 from darrm_torch.teachers.structures import Rows
 
-from .experiment import fit_and_test, load_models, with_noise_for
+from .experiment import load_models, with_noise_for
 from .report import paragraph
+from .teaching import fit_and_test
 
 Labelled = tuple[Any, Tensor]  # inputs, a tensor or a tuple of tensors; and the class of each
 TITLES = {

@@ -22,7 +22,7 @@ from darrm_torch.noise.histograms import votes_within
 from darrm_torch.privacy.guarantees import format_bound
 from darrm_torch.teachers.allocations import recorded_allocation
 
-from . import experiment, report
+from . import experiment, report, teaching
 from .data import Task
 from .models import PaperCNN
 
@@ -181,7 +181,7 @@ def label_and_teach(
                 "label": label.to_dict(),
                 "total": total.to_dict() | {"rule": f"{total.route.name}: {total.route.explanation}"},
                 "label_accuracy": accuracy[kind](ensemble.mechanism),
-                **experiment.train_student(
+                **teaching.train_student(
                     folder,
                     ensemble,
                     settings,
@@ -197,7 +197,7 @@ def label_and_teach(
     return {
         "settings": json.loads(json.dumps(asdict(settings))),
         "data": {"source": task.source, "classes": task.classes, "reason": task.reason},
-        "teachers": experiment.describe_teachers(chosen.profiles)
+        "teachers": teaching.describe_teachers(chosen.profiles)
         | {
             f"{kind}_accuracy": (given == task.heldout_labels).float().mean(dim=1).tolist()
             for kind, given in votes.items()

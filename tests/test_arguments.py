@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from darrm_torch import InvalidArgument, PrivacyGuarantee
+from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivateMajorityEnsemble
 from darrm_torch.arguments import as_array, checked
 
 TABLE = type("DataFrame", (list,), {})(["a", "b"])
@@ -99,3 +99,25 @@ def test_arrays_of_numbers(value: Any) -> None:
 def test_what_is_no_array_of_numbers_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^gamma must be numbers, got "):
         as_array("gamma", value, "numbers")
+
+
+class Built:
+    @checked
+    def __init__(self, noise: float) -> None:
+        self.noise = noise
+
+    @classmethod
+    @checked
+    def calibrated(cls, *, target: float) -> Built:
+        return cls(1 / target)
+
+
+def test_an_argument_of_another_way_to_build_the_class_is_named_with_that_way() -> None:
+    with pytest.raises(
+        TypeError, match=r"^Built\(\) has no argument 'target'; Built.calibrated\(target=...\) takes it$"
+    ):
+        Built(target=2.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        Built(nonsense=2.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"from_opacus\(allowance=...\) takes it"):
+        PrivateMajorityEnsemble([], allowance=1)  # type: ignore[call-arg]

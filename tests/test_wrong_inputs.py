@@ -707,10 +707,6 @@ ALSO_CALLED = {
     ("PrivacyReading.check", "source"): ("history", "accountant"),
     ("PrivateMajorityEnsemble.check_budget", "batches"): ("inputs",),
     ("label_loader", "loader"): ("inputs",),
-    ("validate", "dataset"): (
-        "record",
-        "inputs",
-    ),  # fewer than the shards have positions of; a record that no teacher takes
     ("PrivateMajorityEnsemble.set_extra_state", "state"): ("state_dict",),
     ("RandomAllocation.from_dict", "value"): ("allocation",),
     ("PrivateMajorityEnsemble.from_opacus", "data_loaders"): ("data loader",),

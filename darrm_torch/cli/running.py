@@ -18,6 +18,7 @@ from ..errors import (
     UnprovenPrivacy,
 )
 from ..files import owner_unmasked
+from ..interrupts import persistent_interrupts
 from .files import check_places, options_in_file
 from .parser import Command, Parser, one_line, option_name
 
@@ -46,7 +47,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None, *, pro
         given = sys.argv[1:] if arguments is None else arguments
         options = parser.read(_with_file_of_options(given))
         check_places(vars(options))
-        with warnings.catch_warnings():
+        with persistent_interrupts(), warnings.catch_warnings():
             warnings.showwarning = lambda text, *_: print(f"{name}: warning: {one_line(text)}", file=sys.stderr)
             for reported in ("cannot be paid", "are hardly"):  # by an error, and by `darrm label`
                 warnings.filterwarnings("ignore", message=f"the labels {reported}", category=LabelWarning)

@@ -246,7 +246,13 @@ class PrivateMajorityEnsemble(nn.Module):
                 teacher_promise=teacher_promise,
                 on_progress=on_progress,
             )
-        label_delta = min(1.0, (allowance or 1) * delta) if target is None else target.delta
+        label_delta = None
+        if ledger is None or ledger.budget is None:
+            label_delta = (allowance or 1) * delta if target is None else target.delta
+            if allowance is not None and label_delta >= 1:
+                raise InvalidArgument(
+                    "allowance", f"below {1 / delta:g}, for a label whose delta is below 1", allowance
+                )
         return cls(
             models,
             mechanism,
@@ -257,7 +263,7 @@ class PrivateMajorityEnsemble(nn.Module):
             classes=classes,
             findings=findings,
             ledger=ledger,
-            delta=None if ledger is not None and ledger.budget is not None else label_delta,
+            delta=label_delta,
             logits=logits,
         )
 

@@ -100,12 +100,17 @@ def validate(
         raise InvalidArgument("by", '"class" or "all" for teachers, whose votes have no confidence', by)
     answers = _answers(ensemble, of)
     example, target = batch_of(example_of(dataset), [0], _device(ensemble, of))
+    if len(dataset) <= max(int(positions.max(initial=-1)) for positions in (*shards, shards.held_out)):
+        raise InvalidArgument("dataset", "the records that the shards were drawn from", f"only {len(dataset)} of them")
     as_shards(shards, records=len(dataset))
     _check_data(dataset, shards)
     if getattr(target, "shape", None) != (1,):
         raise InvalidArgument("dataset", "one whose targets are numbers of classes", type(target).__name__)
     try:
         classes = answers(example)[2]  # zeros: what a network does not take shows here, without a record
+    except InvalidArgument as error:
+        name = "dataset" if error.name.startswith("inputs") else error.name
+        raise InvalidArgument(name, error.expected, error.got, error.cure) from None
     except DarrmError:
         raise
     except Exception as error:  # the student's own
@@ -146,7 +151,7 @@ def _unreadable(error: Exception, shards: Shards) -> DarrmError:
         file = shards.private_folder / "failed-validation.txt"
         place = f"is in {file} and nowhere else"
         write_private(file, f"{type(error).__name__}: {error}\n")
-    return DarrmError(f"a held-out record could not be read. The reason {place}")
+    return DarrmError(f"a held-out record of the dataset could not be read. The reason {place}")
 
 
 def _checked_declaration(ensemble: PrivateMajorityEnsemble, shards: Shards, reads: Reads) -> PrivateValidation:

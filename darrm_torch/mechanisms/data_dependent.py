@@ -194,8 +194,8 @@ class DataDependentLoss:
         (True, (3000,))
         """
         target = check_target(target)
-        if not target.delta:
-            raise InvalidArgument("target", "one with a positive delta", str(target))
+        if target.delta < 1e-300:  # half of it, in the logarithm below, must be a number
+            raise InvalidArgument("target", "one with a positive delta, 1e-300 or more", str(target))
         order = check_number("order", order, low=1.0, low_open=True, high=1e6)
         share = check_number("share", share, low=1e-6, high=1.0)
         if self.mechanism.guarantee(labels=len(self.counts), delta=target.delta).epsilon > target.epsilon:

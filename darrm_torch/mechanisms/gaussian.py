@@ -68,7 +68,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose Gaussian mechanism is (epsilon, delta)-DP, rounded down by a relative 2**-44 at most."""
-    high = 1.0
+    epsilon, high = min(epsilon, 1e300), 1.0  # the squares of more are no numbers
     while _delta_is_at_most(delta, epsilon, high):
         high *= 2
     low = high / 2

@@ -14,6 +14,7 @@ from .units import group_loss
 
 __all__ = ["fixed_batches_curve"]
 
+_NO_NOISE = 2.0**-100  # less proves nothing, and its square is no number
 _MOST_CELLS = 2**20  # of the grid of one step
 _ROUNDING = 2.0**-49  # of a point of the curve of one step
 
@@ -22,6 +23,9 @@ _ROUNDING = 2.0**-49  # of a point of the curve of one step
 def fixed_batches_curve(noise: float, rate: float, steps: int) -> tuple[tuple[float, float], ...]:
     """Pairs (delta, epsilon) for DP-SGD on a share ``rate`` of the records in each step, where one is replaced."""
     from dp_accounting import NeighboringRelation, dp_event, rdp
+
+    if noise < _NO_NOISE:
+        return ()
 
     # At these orders the moments are sums, not approximations.
     orders = sorted({*range(2, 25), *(round(2 ** (power / 4)) for power in range(18, 33))})

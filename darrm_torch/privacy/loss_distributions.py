@@ -46,6 +46,7 @@ _SUMMED = 2**20  # releases up to which the exact optimum is summed
 _UNIT = 2.0**-53
 _FINEST_TILTED, _LEAST_NOISE = 1e-9, 0.2
 _NO_NOISE, _LARGEST_NOISE = 2.0**-10, 2.0**20  # less counts as none; more counts as this
+_LEAST_RATE = 2.0**-64  # smaller sample rates count as this
 _MOST_RUNS, _FEW_RUNS = 256, 16  # of different noise or rate; each takes some hundredths of a second
 _SCALE, _LAST_SCALE = 16.0, 16  # tilted convolutions are computed for powers of this; smaller deltas are left to Renyi
 
@@ -185,7 +186,7 @@ def _fewer_runs(dp_sgd: DpSgd) -> DpSgd:
     DP-SGD is monotone in both (:meth:`PrivacyProfile.weakest`). Fewer runs stay as they are, up to a noise so large
     that its square would not be a number.
     """
-    dp_sgd = tuple((min(noise, _LARGEST_NOISE), *rest) for noise, *rest in dp_sgd)  # type: ignore[misc]
+    dp_sgd = tuple((min(noise, _LARGEST_NOISE), max(rate, _LEAST_RATE), *rest) for noise, rate, *rest in dp_sgd)  # type: ignore[misc]
     digits, runs = 2.0**12, dict[tuple[float, float, int], int]()
     while len(dp_sgd) > _MOST_RUNS and (not runs or len(runs) > _MOST_RUNS):
         runs = {}

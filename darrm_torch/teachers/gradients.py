@@ -48,22 +48,29 @@ def _channels_last(images: Tensor) -> bool:
 
 
 def _gradients(layer: nn.Conv2d, images: Tensor, backward: Tensor) -> dict[Tensor, Tensor]:
-    """The records' gradients, from images with channels last: windows are copied in long pieces, which is quicker."""
+    """The records' gradients, from images with channels last.
+
+    The windows of one row of the kernel are the same for all rows, moved down by a row, so only these are copied.
+    """
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padded = nn.functional.pad(images, layer._reversed_padding_repeated_twice, mode=mode)
     padded = padded.contiguous(memory_format=torch.channels_last)
     count, channels, high, wide = padded.shape
-    row, column = wide * channels, channels
+    rows, columns = backward.shape[2:]
     kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
     windows = padded.as_strided(
-        (count, *backward.shape[2:], *kernel, channels),
-        (high * row, row * stride[0], column * stride[1], row * dilation[0], column * dilation[1], 1),
-    )
+        (count, high, columns, kernel[1], channels),
+        (high * wide * channels, wide * channels, channels * stride[1], channels * dilation[1], 1),
+    ).reshape(count, high, columns, -1)
     outputs = backward.flatten(2)
     gradients: dict[Tensor, Tensor] = {}
     if layer.weight.requires_grad:
-        products = torch.bmm(outputs, windows.reshape(count, outputs.shape[2], -1))
-        gradients[layer.weight] = products.reshape(count, -1, *kernel, channels).permute(0, 1, 4, 2, 3).contiguous()
+        products = [
+            torch.bmm(outputs, windows[:, top : top + rows * stride[0] : stride[0]].flatten(1, 2))
+            for top in range(0, kernel[0] * dilation[0], dilation[0])
+        ]
+        whole = torch.stack(products, dim=2).reshape(count, -1, *kernel, channels)
+        gradients[layer.weight] = whole.permute(0, 1, 4, 2, 3).contiguous()
     if layer.bias is not None and layer.bias.requires_grad:
         gradients[layer.bias] = outputs.sum(dim=2)
     return gradients

@@ -23,7 +23,7 @@ __all__ = ["check_different", "check_independent", "check_noise", "check_overlap
 
 _FALSE_ALARMS = 1e-6  # of honest ensembles, in the model of _least_distance
 _UNKNOWN_SIGNAL = 1000.0  # in units of the noise: batches of 100 in 100 steps at noise multiplier 1
-_HARDLY_MOVED = 0.01  # 1 - correlation of biases beside matrices that are equal in all teachers
+_ALIKE = 0.01  # 1 - correlation; teachers that are less alike are never refused, whatever they started from
 _ROUNDING = 1e-6  # relative distance of one teacher from itself, in single precision
 _NEVER_MOVED = (
     "teacher {} has the weights that training started from: nothing was trained. Check that its parameters require "
@@ -46,10 +46,11 @@ def check_independent(
 
     Teachers trained with one seed share their noise, so the difference of their weights shows the data without noise.
     Teachers trained on the same batches multiply the effect of a record that is drawn. Both are refused where they can
-    be seen: shared loaders, samplers and generators, generators of equal seeds or states, and weights that are more
-    alike than two independent noises allow. That last check is a test, not a proof: in its model it refuses one honest
-    ensemble in a million, and it cannot see shared noise in few weights or under a strong signal (`docs/accounting.md`
-    states the rule). No guarantee rests on it: that seeds of Torch's global generator differ remains an assumption.
+    be seen: shared loaders, samplers and generators, generators of equal seeds or states, and weights that correlate by
+    more than 0.99 and are more alike than two independent noises allow. The comparison of weights is a test, not a
+    proof: in its model it refuses one honest ensemble in a million, and it cannot see shared noise in few weights or
+    under a strong signal (`docs/accounting.md` states the rule). No guarantee rests on it: that seeds of Torch's global
+    generator differ remains an assumption.
 
     Args:
         sources: engines, accountants, paths or histories. No two engines or accountants may be the same object or share
@@ -280,7 +281,7 @@ def check_noise(
     compared = _compared_names(modules)
     start = None if initial is None else _weight_vector(initial, compared)
     false_alarms = _FALSE_ALARMS / max(1, math.comb(len(modules), 2))
-    hardly_moved = _HARDLY_MOVED if initial is None and compared and not _matrices(modules, compared) else 0.0
+    only_biases = initial is None and bool(compared) and not _matrices(modules, compared or ())  # they started alike
     limits = [_UNKNOWN_SIGNAL if signal is None else signal for signal in signals]
     directions: list[torch.Tensor] = []
     norms: list[float] = []
@@ -299,10 +300,10 @@ def check_noise(
             if directions[earlier].shape != update.shape or not norms[number] * norms[earlier]:
                 continue
             correlation = float(directions[earlier] @ directions[number])
-            least = _least_distance(len(update), max(limits[earlier], limits[number]), false_alarms)
-            least = max(least, hardly_moved)
-            if 1 - correlation > least + 1e-5:  # the product is rounded to single precision
+            if 1 - correlation > _ALIKE + 1e-5:  # the product is rounded to single precision
                 continue
+            least = _least_distance(len(update), max(limits[earlier], limits[number]), false_alarms)
+            least = _ALIKE if only_biases else min(least, _ALIKE)
             distance = float((directions[earlier] - directions[number]).norm())
             same = distance <= _ROUNDING and abs(norms[earlier] / norms[number] - 1) <= _ROUNDING
             if same or distance**2 / 2 < least:

@@ -85,10 +85,13 @@ def example_of(dataset: Any) -> list[Any]:
         if not len(dataset):
             raise InvalidArgument("dataset", "one with at least one record", "an empty one")
         batch = default_collate([dataset[0]])
-        _check_dense(part for _, part in tensors_of(batch, "dataset[0]"))  # which refuses what is no tensor
+        _check_dense(part for _, part in tensors_of(batch, "part"))  # which refuses what is no tensor
         return [mapped(batch, lambda part: torch.zeros_like(part[0]))]
-    except InvalidArgument:
-        raise
+    except InvalidArgument as error:
+        if error.name == "dataset":
+            raise
+        cure = "Turn texts and names of classes into numbers first."
+        raise InvalidArgument("dataset", "one whose items are tensors and numbers", error.got, cure) from None
     except Exception as error:  # its text may show the record
         got = f"{type(dataset).__name__}, {type(error).__name__}"
         cure = "Tensors go into a TensorDataset."

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,14 @@ from .adapters import warn_of_untrained_adapters
 from .additivity import check_additive
 from .checkpoints import Checkpoint, migrate, unwrap_module
 from .dp_sgd import TrainingSettings, train_teacher
-from .jobs import Job, run_job, start_worker
+from .jobs import Job, QueuedJob, run_jobs
 from .reading import drawn_rate
 from .records import data_digest, example_of, shard_of
 from .secure import SECURE
 from .shards import Shards, as_shards, open_private
 from .structures import checked_device, tensors_of
-from .workers import cores, prepare_workers
 
-__all__ = ["check_training", "train_teachers"]
+__all__ = ["Training", "check_training", "prepare_training", "run_trainings", "train_teachers"]
 
 
 @owner_unmasked()
@@ -124,6 +122,83 @@ def train_teachers(
             the network remembers what it has read.
         DarrmError: a training failed. The reason is in the private folder, because it may show a record.
     """
+    prepared = prepare_training(
+        folder,
+        build_model=build_model,
+        dataset=dataset,
+        shards=shards,
+        shard_size=shard_size,
+        settings=settings,
+        total=total,
+        private_folder=private_folder,
+        name=name,
+        workers=workers,
+        device=device,
+        insecure_seed=insecure_seed,
+        secure=secure,
+    )
+    run_trainings([prepared], executor=executor, workers=workers, device=device, progress=progress)
+    return prepared.files
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Training:
+    """The teachers of one call of :func:`train_teachers`: their files, and the jobs of those that are missing."""
+
+    name: str
+    files: list[Path]
+    steps: int  # of one job
+    queue: list[QueuedJob]
+    shards: Shards | None  # that were drawn at random and pay less for it
+
+
+def run_trainings(
+    trainings: Sequence[Training],
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    device: str = "cpu",
+    progress: bool = True,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """Train what is missing side by side, see :func:`train_teachers`: no process is idle while another waits.
+
+    ``meanwhile`` is called once while others train, for what this process needs later, such as an import.
+    """
+    queue = [job for training in trainings for job in training.queue]
+    steps = sum(training.steps * len(training.queue) for training in trainings)
+    private = any(training.shards for training in trainings)
+    bar = tqdm(
+        desc=", ".join(f"{training.name}s" for training in trainings if training.queue),
+        disable=not progress or not queue,
+        dynamic_ncols=True,
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}" if private else None,  # no times
+        **({"unit": "step", "total": steps} if executor is None else {"unit": "teacher", "total": len(queue)}),
+    )
+    with bar:
+        run_jobs(queue, bar, executor=executor, workers=workers, device=device, meanwhile=meanwhile)
+    for training in trainings:
+        if training.shards is not None:
+            training.shards.finish()
+
+
+def prepare_training(
+    folder: Path,
+    *,
+    build_model: Callable[[], nn.Module],
+    dataset: Any,
+    shards: Sequence[NDArray[np.int64]],
+    shard_size: int,
+    settings: TrainingSettings,
+    total: PrivacyGuarantee | None = None,
+    private_folder: str | os.PathLike[str] | None = None,
+    name: str = "teacher",
+    workers: int | None = None,
+    device: str = "cpu",
+    insecure_seed: int | None = None,
+    secure: bool = False,
+) -> Training:
+    """Check everything, claim the folder, and name the teachers that are missing; see :func:`train_teachers`."""
     if secure and insecure_seed is not None:
         raise InvalidArgument("insecure_seed", "None with secure=True", "a seed", "Leave one of them out.")
     if not re.fullmatch(r"\w[\w .-]*", name):
@@ -179,10 +254,6 @@ def train_teachers(
             "allocation. Put the files back, or train all in another folder: those teachers have a price of their own."
         )
         raise InvalidArgument(str(folder), "all teachers of a finished training", f"{len(missing)} fewer", cure)
-    if not missing:
-        if allocation is not None:
-            shards.finish()
-        return files
     started = time.time_ns()  # the time of all files: theirs would show how long each training took
     seeds = _seeds(len(shards), insecure_seed)
 
@@ -211,78 +282,17 @@ def train_teachers(
                 f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its "
                 "shard"
             )
-        if executor is not None:
-            bar.update()
 
-    bar = tqdm(
-        desc=f"{name}s",
-        disable=not progress,
-        dynamic_ncols=True,
-        bar_format=None if allocation is None else "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}",  # no times
-        **(
-            {"unit": "step", "total": len(missing) * settings.epochs * settings.steps_per_epoch(shard_size)}
-            if executor is None
-            else {"unit": "teacher", "total": len(missing)}
-        ),
+    return Training(
+        name=name,
+        files=files,
+        steps=settings.epochs * settings.steps_per_epoch(shard_size),
+        queue=[
+            QueuedJob(job=partial(job_of, number), store=partial(store, number), records=settings.epochs * shard_size)
+            for number in missing
+        ],
+        shards=None if allocation is None else shards,
     )
-    if executor is not None:
-        with bar:
-            job_with = partial(job_of, threads=None)
-            _run_jobs(executor, missing, job_with, store, at_once=workers or len(missing))
-    else:
-        if workers is None:
-            workers = 1 if checked_device(device).startswith("cuda") else cores()
-        # First as many teachers as divide evenly among the workers; then the rest, with more threads each.
-        even = len(missing) - len(missing) % workers
-        with bar, _processes(min(workers, len(missing)), bar) as (pool, tick):
-            for wave in filter(None, (missing[:even], missing[even:])):
-                job_with = partial(job_of, threads=max(1, workers // len(wave)))
-                _run_jobs(pool, wave, job_with, store, at_once=len(wave), tick=tick)
-    if allocation is not None:
-        shards.finish()
-    return files
-
-
-@contextmanager
-def _processes(count: int, bar: Any) -> Iterator[tuple[Executor, Callable[[], None]]]:
-    """Processes of this machine, and a function that shows their steps."""
-    context = prepare_workers()
-    counter, stop = context.Value("q", 0), context.Value("b", 0, lock=False)
-    with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker, initargs=(counter, stop)) as pool:
-        try:
-            yield pool, lambda: bar.update(counter.value - bar.n)
-        except BaseException:
-            stop.value = 1  # nobody waits for the others
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _run_jobs(
-    executor: Executor,
-    numbers: Sequence[int],
-    job_of: Callable[[int], Job],
-    store: Callable[[int, str, bytes], None],
-    *,
-    at_once: int,
-    tick: Callable[[], None] = lambda: None,
-) -> None:
-    """Run the jobs of these teachers, ``at_once`` of them at a time, and store the outcome of each."""
-    waiting, running = [*reversed(numbers)], dict[Future[tuple[str, bytes]], int]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                number = waiting.pop()
-                running[executor.submit(run_job, job_of(number))] = number
-            done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            tick()
-            while done:  # and keep no future: Dask would compute it again if its worker died
-                future = done.pop()
-                number, (kind, content) = running.pop(future), future.result()
-                del future
-                store(number, kind, content)
-    finally:
-        for future in running:
-            future.cancel()
 
 
 def _allocation_for(

@@ -86,7 +86,7 @@ def vote(
     images = torch.cat([task.public_images, task.heldout_images])
     truth = torch.cat([task.public_labels, task.heldout_labels])
     counts, single = [], []
-    for files in experiment.train_both(folder, settings, task, workers=workers, device="cpu"):
+    for files in experiment.train_models(folder, settings, task, workers=workers, device="cpu"):
         bare = dt.PrivateMajorityEnsemble(experiment.load_models(files), dt.NoiseFreeMajority(classes=2))
         votes = bare.sensitive_votes(images)
         counts.append(torch.nn.functional.one_hot(votes, 2).sum(dim=0).numpy())

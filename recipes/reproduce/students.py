@@ -23,7 +23,8 @@ from darrm_torch.errors import InvalidArgument
 from darrm_torch.lightning import PrivateLabelDataModule, StudentModule, VirtualAdversarialTraining
 
 from ..data import load_task
-from ..experiment import fit, write_whole
+from ..experiment import write_whole
+from ..teaching import fit
 from . import linear, study
 from .result import Result, Table
 

@@ -207,7 +207,7 @@ def refusals() -> dict[str, tuple[Any, Any, str]]:
         "other records": (
             call(ensemble(), dt.assign_shards(500, teachers=3, holdout=0.5, insecure_seed=1)),
             dt.InvalidArgument,
-            "different positions of records",
+            "dataset must be the records that the shards were drawn from",
         ),
     }
 
@@ -284,3 +284,27 @@ def test_the_whole_way(tmp_path: Path) -> None:
 
 def network() -> nn.Module:
     return nn.Linear(2, 2)
+
+
+class Items(list[Any], Dataset[Any]):
+    """A data set that is a list of its items."""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Items([("a text", 1)] * 400), "items are tensors and numbers, got 'str'"),
+        (Items([(torch.zeros(1), "a class")] * 400), "items are tensors and numbers, got 'str'"),
+        (Items([(torch.zeros(1), None)] * 400), "a map-style data set of tensors and numbers"),
+        (Items([(torch.zeros(1), 1)] * 10), "the records that the shards were drawn from, got 'only 10 of them'"),
+        (Items([(torch.zeros(3), 1)] * 400), "what teacher 0 takes"),
+        (TensorDataset(torch.zeros(400, 3), torch.zeros(400)), "what teacher 0 takes"),
+        (TensorDataset(torch.zeros(400, 1).to_sparse(), torch.zeros(400)), "one of dense tensors"),
+    ],
+)
+def test_wrong_records_are_refused_as_the_argument_that_they_came_in(dataset: Any, message: str) -> None:
+    models = [nn.Linear(1, 2) for _ in range(3)]
+    settings = {"profiles": [TEACHER] * 3, "allocation": allocation(), "ledger": dt.PrivacyLedger(), "delta": 1e-5}
+    labeler = dt.PrivateMajorityEnsemble(models, dt.NoiseFreeMajority(), **settings)
+    with pytest.raises(dt.InvalidArgument, match=f"^dataset must be .*{message}"):
+        dt.validate(labeler, dataset, data()[1])

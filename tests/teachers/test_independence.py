@@ -294,3 +294,18 @@ def test_one_teacher_several_times_is_refused_where_no_accountant_is_read():
         if name != "in a container":
             with pytest.raises(InvalidArgument, match="teachers 0 and 2 with the same weights"):
                 PrivateMajorityEnsemble([net, other, again], NoiseFreeMajority(), overlap=1)
+
+
+def test_teachers_that_left_a_common_start_need_no_initial_weights() -> None:
+    """Half of what they are is the start, and noise dominates the rest: all of that is known but the start."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(100, 100, generator=generator)
+    for noise in (0.5, 0.2):
+        states = [{"weight": start + noise * torch.randn(100, 100, generator=generator)} for _ in range(3)]
+        for signals in ([0.0] * 3, [1.0] * 3, [None] * 3):
+            check_noise(states, signals, initial=None, accept=())
+            check_noise(states, signals, initial={"weight": start}, accept=())
+    states = [{"weight": start + 0.01 * torch.randn(100, 100, generator=generator)} for _ in range(3)]
+    with pytest.raises(UnprovenPrivacy, match="started alike and hardly moved"):
+        check_noise(states, [1.0] * 3, initial=None, accept=())
+    check_noise(states, [1.0] * 3, initial={"weight": start}, accept=())

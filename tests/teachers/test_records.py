@@ -67,7 +67,7 @@ def test_what_is_no_record_is_refused() -> None:
         example_of(iter([]))
     with pytest.raises(InvalidArgument, match="at least one record"):
         example_of([])
-    with pytest.raises(InvalidArgument, match="a tensor"):
+    with pytest.raises(InvalidArgument, match="dataset must be one whose items are tensors and numbers, got 'str'"):
         example_of([("a text", 1)])
     (example,) = example_of(TEXTS)
     assert {name: part.tolist() for name, part in example.items()} == {"input_ids": [0, 0], "labels": 0}
