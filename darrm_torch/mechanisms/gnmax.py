@@ -362,6 +362,7 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> FloatArray:
     """
     space, step = standings(teachers, classes), grid_step(sigma)
     before, after = space.neighbours
+    alike = max(0, classes - teachers - 2)  # classes, besides one more, that have no votes before or after
     width = min(10 + 2 * teachers / sigma, 37.0)  # of the noise, in sigmas: beyond 37 its density underflows
     reach = math.ceil(width * sigma / step)
     nodes, weights = np.polynomial.legendre.leggauss(12)  # the density over each cell of the grid
@@ -371,6 +372,7 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> FloatArray:
     left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
     rounding = classes * noise.size * 2.0**-47  # relative, of each probability: long sums of long products
     with np.errstate(divide="ignore", over="ignore"):  # old versions of SciPy warn where a sum is infinite
-        p, q = np.log(law[before] + left_out), np.log(law[after])
-        worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1).max() for a in _ORDERS])
+        p, q = np.log(law[before[:, alike:]] + left_out), np.log(law[after[:, alike:]])
+        times = np.append(alike + 1.0, np.ones(p.shape[1] - 1))
+        worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1, b=times).max() for a in _ORDERS])
     return np.asarray((np.maximum(worst, 0.0) + 2 * rounding * _ORDERS) / (_ORDERS - 1))

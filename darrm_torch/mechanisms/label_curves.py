@@ -99,7 +99,10 @@ def composed_epsilon(points: tuple[PrivacyGuarantee, ...], labels: int, delta: f
 
 @functools.lru_cache(maxsize=16)
 def _neighbours(teachers: int, classes: int, overlap: int) -> tuple[Standings, IntArray, IntArray] | None:
-    """Sorted histograms, and all ways to move up to ``overlap`` votes of one: its number, and the counts after it."""
+    """Sorted histograms, and all ways to move up to ``overlap`` votes of one: its number, and the counts after it.
+
+    Classes are alike, so moves that differ only by exchanging classes of equal counts are listed once.
+    """
     if votes_within(_MOST_HISTOGRAMS, votes=teachers, classes=classes) < teachers:
         return None
     space, overlap = standings(teachers, classes), min(overlap, teachers)
@@ -115,7 +118,10 @@ def _neighbours(teachers: int, classes: int, overlap: int) -> tuple[Standings, I
         moved[:, place, moves[:, 0] + 1] -= 1
         moved[:, place, moves[:, 1] + 1] += 1
         moved = moved.reshape(-1, classes + 1)
-        reached = np.unique(np.concatenate([reached, moved[(moved[:, 1:] >= 0).all(axis=1)]]), axis=0)
+        moved = moved[(moved[:, 1:] >= 0).all(axis=1)]
+        levels = space.counts[moved[:, 0]] * (teachers + 1)  # ascending: only classes that had equal counts are sorted
+        moved[:, 1:] = np.sort(levels + moved[:, 1:], axis=1) - levels
+        reached = np.unique(np.concatenate([reached, moved]), axis=0)
         if len(reached) > _MOST_PAIRS:
             return None
     return space, reached[:, 0], reached[:, 1:]

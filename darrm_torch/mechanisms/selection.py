@@ -73,11 +73,15 @@ class PermuteAndFlip(_Selection):
 
     def _law(self, counts: IntArray) -> FloatArray:
         # Pr[c] = p_c E[1 / (1 + accepted rivals)], the integral over t in [0, 1] of p_c prod_j (1 - p_j + t p_j).
-        accept = self._acceptance_probabilities(counts)
+        # Classes with the same p share a factor: there are few of these, however many classes there are.
+        levels, place = np.unique(self._acceptance_probabilities(counts), return_inverse=True)
+        place = place.reshape(counts.shape)
+        rows, sizes = np.arange(len(counts))[:, None], np.zeros((len(counts), levels.size))
+        np.add.at(sizes, (rows, place), 1.0)
         nodes, weights = np.polynomial.legendre.leggauss((counts.shape[1] + 1) // 2)
-        factors = 1 - accept[:, :, None] * (1 - nodes) / 2
-        others = [np.prod(np.delete(factors, c, axis=1), axis=1) @ weights / 2 for c in range(counts.shape[1])]
-        return np.asarray(accept * np.stack(others, axis=1))
+        factors = 1 - levels[:, None] * (1 - nodes) / 2
+        others = (np.exp(sizes @ np.log(factors)) * weights / 2) @ (1 / factors).T
+        return np.asarray((levels * others)[rows, place])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ Each function takes a :class:`Release` and returns an epsilon, or None where its
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import reduce
@@ -37,7 +38,8 @@ _Bound = tuple[float | None, str]  # epsilon, or None where the argument does no
 def _publishing(release: Release) -> _Bound:
     """Labels are computed from the teachers with randomness that does not depend on the data: post-processing."""
     profiles, affected, rounds, delta = release.profiles, release.affected, release.rounds, release.delta
-    bounds = [reduce(PrivacyProfile.compose, profiles).compose(rounds).epsilon(delta)]
+    alike = (profile.compose(count) for profile, count in Counter(profiles).items())
+    bounds = [reduce(PrivacyProfile.compose, alike).compose(rounds).epsilon(delta)]
     if affected < len(profiles):
         bounds.append(worst_epsilon(profiles, affected, rounds, delta))
     often = f", in each of {rounds} rounds." if rounds > 1 else ". The bound does not grow with the number of labels."

@@ -12,7 +12,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -40,6 +39,7 @@ from darrm_torch import (
     strongest_mechanism,
 )
 from darrm_torch.planning.families import FAMILIES
+from tests.processes import processor_seconds
 
 K = 11
 # The probability that a correct mechanism fails a test; seeds are fixed, so it fails always or never.
@@ -486,9 +486,8 @@ def test_one_block_of_system_bits_for_a_batch(monkeypatch) -> None:
 def test_a_million_labels(name: str, limit: float) -> None:
     mechanism = MECHANISMS[name]()
     counts = np.random.default_rng(0).multinomial(K, [0.3, 0.7], size=1_000_000)
-    start = time.perf_counter()
     assert mechanism.aggregate(counts).shape == (1_000_000,)
-    assert time.perf_counter() - start < limit
+    assert processor_seconds(lambda: mechanism.aggregate(counts), below=limit) < limit
 
 
 def test_numpy_users_do_not_import_torch() -> None:
@@ -499,4 +498,4 @@ def test_numpy_users_do_not_import_torch() -> None:
         "dt.GNMax(sigma=2.0, delta=1e-5).aggregate(np.array([[1, 2]]))\n"
         "assert 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True)
