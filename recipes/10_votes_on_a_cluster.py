@@ -87,7 +87,7 @@ def main(
     votes = folder / "votes"
     votes.mkdir(exist_ok=True)
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         client.gather(client.map(write_votes, range(blocks), rows=rows, files=teachers, folder=votes))

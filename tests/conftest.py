@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Generator
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+from tests.randomness import Repeatable
 
 # The same examples in every run, however slow the machine is: a failure can be repeated, and time is no failure.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 
@@ -27,3 +31,40 @@ def pytest_collection_finish() -> None:
     """Whatever the imports left stays: collections of garbage need not look at it again after every few tests."""
     gc.freeze()
     sys.dont_write_bytecode = True
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that gives tests the operating system's randomness."""
+    parser.addoption("--fresh-randomness", action="store_true", help="draw anew in each run (see tests/randomness.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all tests of this process randomness that can be repeated."""
+    if not config.getoption("--fresh-randomness"):
+        config.stash[RANDOMNESS] = Repeatable()
+        config.stash[RANDOMNESS].install()
+
+
+RANDOMNESS = pytest.StashKey[Repeatable]()
+
+
+def restart(config: pytest.Config, name: str) -> None:
+    """Start the randomness of the fixture or test of this name."""
+    if (randomness := config.stash.get(RANDOMNESS, None)) is not None:
+        randomness.restart(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """A fixture that several tests share draws the same whichever of them comes first."""
+    restart(request.config, f"{request.node.nodeid} {fixturedef.argname} {request.param_index}")
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test draws the same whatever its fixtures drew."""
+    restart(item.config, item.nodeid)
+    return (yield)

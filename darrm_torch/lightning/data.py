@@ -55,7 +55,8 @@ class PrivateLabelDataModule(L.LightningDataModule):
         keys: what identifies each of the public inputs, as bytes; ``None``: their values, as in calls
             of the ensemble.
         collate_fn: makes a batch of a list of inputs, such as ``DataCollatorWithPadding(tokenizer)``.
-        seed: chooses the queries, independently of the votes; it is public, and no privacy rests on it.
+        seed: chooses the queries, independently of the votes and of the ledger: another seed, or another number of
+            public inputs, asks and pays for other inputs. It is public, and no privacy rests on it.
 
     Raises:
         InvalidArgument: more queries than public inputs, fewer queries than rounds, or nothing left for unlabelled

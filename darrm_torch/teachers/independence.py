@@ -24,7 +24,12 @@ __all__ = ["check_different", "check_independent", "check_noise", "check_overlap
 _FALSE_ALARMS = 1e-6  # of honest ensembles, in the model of _least_distance
 _UNKNOWN_SIGNAL = 1000.0  # in units of the noise: batches of 100 in 100 steps at noise multiplier 1
 _ALIKE = 0.01  # 1 - correlation; teachers that are less alike are never refused, whatever they started from
+_FEWEST_SUMS, _ROUNDED_SUMS = 4, 3e-6  # of one matrix; relative to its norm
 _ROUNDING = 1e-6  # relative distance of one teacher from itself, in single precision
+_SAME_NOISE = (
+    "they were trained with the same noise, or started alike and hardly moved. Train each teacher with its own seed; "
+    'give initial= if they started alike; accept=["seeds"] if their noise is known to be independent'
+)
 _NEVER_MOVED = (
     "teacher {} has the weights that training started from: nothing was trained. Check that its parameters require "
     "gradients and that the optimizer holds them (adapters may be disabled)"
@@ -47,10 +52,10 @@ def check_independent(
     Teachers trained with one seed share their noise, so the difference of their weights shows the data without noise.
     Teachers trained on the same batches multiply the effect of a record that is drawn. Both are refused where they can
     be seen: shared loaders, samplers and generators, generators of equal seeds or states, and weights that correlate by
-    more than 0.99 and are more alike than two independent noises allow. The comparison of weights is a test, not a
-    proof: in its model it refuses one honest ensemble in a million, and it cannot see shared noise in few weights or
-    under a strong signal (`docs/accounting.md` states the rule). No guarantee rests on it: that seeds of Torch's global
-    generator differ remains an assumption.
+    more than 0.99 and are more alike than two independent noises allow, or whose sums over the outputs, which only
+    noise moves, are equal. The comparison of weights is a test, not a proof: in its model it refuses one honest
+    ensemble in a million, and it does not see all shared noise (`docs/accounting.md` states the rule). No guarantee
+    rests on it: that seeds of Torch's global generator differ remains an assumption.
 
     Args:
         sources: engines, accountants, paths or histories. No two engines or accountants may be the same object or share
@@ -303,18 +308,39 @@ def check_noise(
             if 1 - correlation > _ALIKE + 1e-5:  # the product is rounded to single precision
                 continue
             least = _least_distance(len(update), max(limits[earlier], limits[number]), false_alarms)
-            least = _ALIKE if only_biases else min(least, _ALIKE)
             distance = float((directions[earlier] - directions[number]).norm())
             same = distance <= _ROUNDING and abs(norms[earlier] / norms[number] - 1) <= _ROUNDING
-            if same or distance**2 / 2 < least:
-                refuse_unless_accepted(
-                    "seeds",
-                    () if same else accept,
-                    f"teachers {earlier} and {number} have {'updates' if initial is not None else 'weights'} that "
-                    f"correlate by {correlation:.4f}: they were trained with the same noise, or started alike and "
-                    "hardly moved. Train each teacher with its own seed; give initial= if they started alike; "
-                    'accept=["seeds"] if their noise is known to be independent',
-                )
+            if same or distance**2 / 2 < (_ALIKE if only_biases else min(least, _ALIKE)):
+                weights = "updates" if initial is not None else "weights"
+                found = f"teachers {earlier} and {number} have {weights} that correlate by {correlation:.4f}"
+                refuse_unless_accepted("seeds", () if same else accept, f"{found}: {_SAME_NOISE}")
+    if pair := _equal_sums(modules, compared):
+        correlation = float(directions[pair[0]] @ directions[pair[1]])
+        found = f"teachers {pair[0]} and {pair[1]} have weights that correlate by {correlation:.4f} and have equal sums"
+        refuse_unless_accepted("seeds", accept, f"{found} over the outputs, which only noise moves: {_SAME_NOISE}")
+
+
+def _equal_sums(modules: Sequence[Any], names: Collection[str] | None) -> tuple[int, int] | None:
+    """Two teachers with a matrix whose sums over the outputs are equal up to rounding, and no zeros.
+
+    Gradients of the cross-entropy sum to zero over the logits, because it does not change if all of them grow alike,
+    and clipping does not change that. So only noise moves these sums, and the same noise leaves them equal.
+    """
+    matrices: dict[tuple[str, torch.Size], list[tuple[int, torch.Tensor, torch.Tensor, float]]] = {}
+    for number, module in enumerate(modules):
+        for name, value in named_weights(module):
+            precise = value.dtype in (torch.float32, torch.float64) and (names is None or name in names)
+            if precise and value.dim() == 2 and len(value) > 1 and value.shape[1] >= _FEWEST_SUMS:
+                one = value.detach().cpu().double()
+                matrices.setdefault((name, one.shape), []).append((number, one.sum(dim=0), one[0], float(one.norm())))
+    for rows in matrices.values():
+        numbers, sums, firsts, norms = zip(*rows, strict=True)
+        rounding, total, first = _ROUNDED_SUMS * torch.tensor(norms).double(), torch.stack(sums), torch.stack(firsts)
+        known = rounding < total.norm(dim=1) / 100
+        equal, frozen = (torch.cdist(part, part) <= rounding[:, None] for part in (total, first))
+        for one_row, other_row in (known[:, None] & equal & ~frozen).triu(1).nonzero()[:1].tolist():
+            return numbers[one_row], numbers[other_row]
+    return None
 
 
 def _compared_names(modules: Sequence[Any]) -> Collection[str] | None:

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import darrm_torch as dt
 from darrm_torch import cli
 from tests.cli.commands import PAPER, check_mistake, name_of, said
+from tests.processes import HANGS, running
 
 
 def test_what_no_check_foresaw_is_one_line_too(
@@ -77,14 +77,32 @@ sys.exit(main())
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "darrm: stopped\n")
 
 
+SOLVES_FOR_EVER = """
+import os, sys
+import darrm_torch.planning.builders as builders
+from darrm_torch.__main__ import main
+
+solve = builders.optimize_noise
+
+def again(*arguments, **options):
+    os.write(2, b"solving\\n")
+    while True:
+        solve(*arguments, **options)
+
+builders.optimize_noise = again
+sys.exit(main())
+"""
+
+
 @pytest.mark.slow
 def test_ctrl_c_from_a_terminal(folder: Path) -> None:
-    command = [sys.executable, "-m", "darrm_torch", "plan", "--teachers", "31", *PAPER, "--overlap", "3",
+    """While the solver works, in its own code or in ours."""
+    command = [sys.executable, "-c", SOLVES_FOR_EVER, "plan", "--teachers", "31", *PAPER, "--overlap", "3",
                "--label-target", "0.1,1e-4", "--agreement", "0.95", "--plot", "plan.png"]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+        assert process.stderr.readline() == "solving\n"
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=HANGS)
     assert (process.returncode, out, error) == (130, "", "darrm: stopped\n")
     assert list(folder.iterdir()) == []
 

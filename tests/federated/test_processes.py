@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import torch
 import darrm_torch as dt
 from darrm_torch.labels.identity import input_digests
 from tests.federated.process_apps import FOLDER, key_of, labeler, truth
+from tests.processes import HANGS, free_port
 
 pytest.importorskip("flwr")
 pytest.importorskip("cryptography")
@@ -140,16 +140,10 @@ class Federation:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         for child in self.children:
-            child.wait(timeout=60)
+            child.wait(timeout=HANGS)
         if self.forking is not None:
             with self.forking:  # closes its pipes
                 self.forking.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -188,7 +182,8 @@ def run_with_kills(running: Federation, *, kills: int, pause: float, seconds: fl
             killed[kind] += 1
             if kind == "site":
                 number = chance.randrange(running.sites)
-                os.killpg(running.nodes[number], signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.killpg(running.nodes[number], signal.SIGKILL)
                 running.start_site(number)
             elif kind == "SuperLink":
                 link.kill()
@@ -196,7 +191,8 @@ def run_with_kills(running: Federation, *, kills: int, pause: float, seconds: fl
                 link = running.start_link()
             else:
                 for process in running.processes("flwr-serverapp"):
-                    os.kill(process, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
                 alive = min(alive, now)
             if sum(killed.values()) == kills:
                 done.unlink(missing_ok=True)

@@ -9,13 +9,13 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import traceback
 from collections import UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 import darrm_torch as dt
 from darrm_torch.teachers.structures import rows_of
+from tests.processes import HANGS, environment, free_port, running, wait_for
 
 TEACHERS, QUERIES = 5, 23
 
@@ -181,7 +182,7 @@ def work(folder: Path) -> dict[str, str]:
 
 def take_part(task: str, folder: Path) -> None:
     tasks = {"label": [label], "work": [work], "all": [label, fail, die]}
-    dist.init_process_group("gloo", timeout=timedelta(seconds=float(os.environ.get("TIMEOUT", "60"))))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=float(os.environ.get("TIMEOUT", str(3 * HANGS)))))
     for one in tasks[task]:
         result = one(folder)
         (folder / f"{one.__name__}-{dist.get_rank()}.json").write_text(json.dumps(result))
@@ -206,7 +207,8 @@ def main(task: str, folder: Path, ranks: int) -> None:
                 os._exit(1)
             os._exit(0)
         children.append(child)
-    (folder / "processes.json").write_text(json.dumps(children))
+    (folder / "processes").write_text(json.dumps(children))
+    (folder / "processes").rename(folder / "processes.json")
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     (folder / "codes.json").write_text(json.dumps(codes))
 
@@ -214,25 +216,23 @@ def main(task: str, folder: Path, ranks: int) -> None:
 # --- the tests --------------------------------------------------------------------------------------------------------
 
 
-def start(task: str, folder: Path, ranks: int) -> subprocess.Popen[bytes]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, task, str(folder), str(ranks)]
-    return subprocess.Popen(command, env={**os.environ, **where}, start_new_session=True)
+@contextmanager
+def started(task: str, folder: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
+    where = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    with running([sys.executable, __file__, task, str(folder), str(ranks)], env=where) as process:
+        yield process
 
 
-def finish(process: subprocess.Popen[bytes], folder: Path, seconds: float = 120.0) -> list[int]:
-    """The ranks' exit codes; if one hangs, all are killed and the test fails."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
+def finish(process: subprocess.Popen[bytes], folder: Path) -> list[int]:
+    """The ranks' exit codes."""
+    process.wait(HANGS)
     codes: list[int] = json.loads((folder / "codes.json").read_text())
     return codes
+
+
+def finished(task: str, folder: Path, ranks: int) -> list[int]:
+    with started(task, folder, ranks) as process:
+        return finish(process, folder)
 
 
 def reported(task: str, folder: Path, ranks: int) -> list[Any]:
@@ -271,7 +271,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
     folder = tmp_path_factory.mktemp("pair")
-    return folder, finish(start("all", folder, 2), folder)
+    return folder, finished("all", folder, 2)
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_a_rank_that_dies_fails_the_others_and_leaves_the_ledger_whole(pair: tup
     assert codes == [0, -signal.SIGKILL]
     (survivor,) = reported("die", folder, 1)
     assert survivor["message"].startswith("RuntimeError")
-    assert float(survivor["seconds"]) < 30
+    assert float(survivor["seconds"]) < HANGS  # not after the timeout of the group, which is longer
     left = ensemble(folder / "die.ledger")
     assert left.ledger.count == 5  # the second batch was neither charged nor given out
     assert left(inputs()[:5]).tolist() == json.loads(survivor["first"])
@@ -321,14 +321,15 @@ def test_without_a_group_there_is_one_clear_error() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4, 7])
 def test_any_number_of_processes_gives_the_labels_of_one(tmp_path: Path, ranks: int) -> None:
-    assert finish(start("label", tmp_path, ranks), tmp_path) == [0] * ranks
+    assert finished("label", tmp_path, ranks) == [0] * ranks
     check_labels(tmp_path, ranks)
 
 
 @pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    subprocess.run([*command, __file__, "label", str(tmp_path), "2"], check=True, timeout=240, capture_output=True)
+    command += [__file__, "label", str(tmp_path), "2"]
+    subprocess.run(command, check=True, timeout=HANGS, capture_output=True, env=environment())
     check_labels(tmp_path, 2)
 
 
@@ -336,12 +337,13 @@ def test_under_torchrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("moment", [0.0, 0.2])
 def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: int, moment: float) -> None:
-    process = start("work", tmp_path, 3)
     given = [tmp_path / f"given-{rank}.txt" for rank in range(3)]
-    wait_for(lambda: all(file.exists() and file.stat().st_size for file in given))
-    time.sleep(moment)
-    os.kill(json.loads((tmp_path / "processes.json").read_text())[victim], signal.SIGKILL)
-    codes = finish(process, tmp_path, 90.0)
+    with started("work", tmp_path, 3) as process:
+        wait_for(lambda: all(file.exists() and file.stat().st_size for file in given), process)
+        ranks = processes_of(tmp_path)
+        time.sleep(moment)
+        os.kill(ranks[victim], signal.SIGKILL)
+        codes = finish(process, tmp_path)
     assert codes[victim] == -signal.SIGKILL
     assert all(code not in (0, -signal.SIGKILL) for rank, code in enumerate(codes) if rank != victim)
     left = ensemble(tmp_path / "work.ledger")  # opening it compares labels with charges
@@ -356,25 +358,22 @@ def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: in
 @pytest.mark.slow
 def test_a_rank_that_stops_is_an_error_after_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMEOUT", "15")
-    process = start("work", tmp_path, 3)
     given = [tmp_path / f"given-{rank}.txt" for rank in range(3)]
-    wait_for(lambda: all(file.exists() and file.stat().st_size for file in given))
-    *others, stopped = json.loads((tmp_path / "processes.json").read_text())
-    os.kill(stopped, signal.SIGSTOP)
-    try:
+    with started("work", tmp_path, 3) as process:
+        wait_for(lambda: all(file.exists() and file.stat().st_size for file in given), process)
+        *others, stopped = processes_of(tmp_path)
+        os.kill(stopped, signal.SIGSTOP)
         wait_for(lambda: not any(alive(other) for other in others))
-    finally:
         os.kill(stopped, signal.SIGKILL)
-    codes = finish(process, tmp_path)
+        codes = finish(process, tmp_path)
     assert codes == [1, 1, -signal.SIGKILL]
     ensemble(tmp_path / "work.ledger")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def processes_of(folder: Path) -> list[int]:
+    wait_for((folder / "processes.json").exists)
+    processes: list[int] = json.loads((folder / "processes.json").read_text())
+    return processes
 
 
 def alive(process: int) -> bool:

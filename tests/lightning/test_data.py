@@ -7,8 +7,6 @@ import gc
 import json
 import os
 import pickle
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from torch.utils.data import TensorDataset
 import darrm_torch as dt
 from darrm_torch.lightning import PrivacyReport, PrivateLabelDataModule, StudentModule
 from darrm_torch.mechanisms.sampling import RandomBits
+from tests.processes import HANGS, environment, free_port, running
 
 QUERIES = 7
 
@@ -285,21 +284,12 @@ def test_nothing_of_teachers_votes_or_random_bits_is_left_behind(
 @pytest.mark.slow
 def test_one_machine_asks_for_all(tmp_path: Path) -> None:
     """Two machines, as Lightning sees it, each with a ledger of its own: what one buys the other does not."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "OMP_NUM_THREADS": "1"}
-    machines = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(tmp_path), "machine"],
-            env={**os.environ, **where, "NODE_RANK": str(number), "LOCAL_RANK": "0"},
-        )
-        for number in range(2)
+    port, command = str(free_port()), [sys.executable, __file__, str(tmp_path), "machine"]
+    where = [
+        environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, NODE_RANK=number, LOCAL_RANK="0") for number in "01"
     ]
-    try:
-        assert [machine.wait(240) for machine in machines] == [0, 0]
-    finally:
-        for process in machines:
-            process.kill()
+    with running(command, env=where[0]) as first, running(command, env=where[1]) as second:
+        assert [machine.wait(HANGS) for machine in (first, second)] == [0, 0]
     assert [ensemble(tmp_path / f"ledger-{number}.ledger").ledger.count for number in range(2)] == [QUERIES, 0]
     assert (tmp_path / "labels-0.json").read_text() == (tmp_path / "labels-1.json").read_text()
 
@@ -402,8 +392,8 @@ def spawn(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.first
 def test_two_spawned_processes(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, __file__, str(tmp_path)], check=True, timeout=500, env=environment)
+    with running([sys.executable, __file__, str(tmp_path)], env=environment()) as process:
+        assert process.wait(HANGS) == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["fit"], report["again"], report["memory"], report["asked"]) == (QUERIES,) * 4
     assert report["batches"] == 4  # 7 questions in batches of 2, by one process

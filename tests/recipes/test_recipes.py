@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import torch
 import darrm_torch as dt
 from darrm_torch import InvalidArgument
 from recipes import data, ten_classes
+from tests.processes import running, wait_for
 
 demo = importlib.import_module("recipes.01_private_labels")
 ten = importlib.import_module("recipes.03_ten_classes")
@@ -236,20 +236,16 @@ def test_folders_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_killed_and_run_again(moment: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "recipes.01_private_labels", *SMALL, "--epochs", "3", "--run", str(run)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def reached() -> bool:
         if moment == "training":
             return len(stamps(run)) >= 1
         return (run / "ledgers").exists() and len(list((run / "students").glob("*.json"))) >= 2
 
-    deadline = time.monotonic() + 200
-    while not reached():
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with running(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_for(reached, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     kept, answered = stamps(run), {}
     for file in (run / "ledgers").glob("*.ledger"):
         answered[file.stem] = answers(file)

@@ -43,6 +43,10 @@ def test_teachers_that_share_their_seed_are_refused():
         read_all([one, same, other])
     check_all([one, other])
     check_all([one, same], accept=["seeds"])
+    with pytest.raises(UnprovenPrivacy, match=r"teachers 0 and 1 have weights that correlate by 0\.99"):
+        check_independent(modules=[one.module, same.module, other.module])
+    check_independent(modules=[one.module, other.module])
+    check_independent(modules=[one.module, same.module], accept=["seeds"])
     with pytest.raises(UnprovenPrivacy, match=r"correlate by 1\.0000"):
         check_independent(modules=[one.net, copy.deepcopy(one.net)], accept=["seeds"])
 
@@ -309,3 +313,28 @@ def test_teachers_that_left_a_common_start_need_no_initial_weights() -> None:
     with pytest.raises(UnprovenPrivacy, match="started alike and hardly moved"):
         check_noise(states, [1.0] * 3, initial=None, accept=())
     check_noise(states, [1.0] * 3, initial={"weight": start}, accept=())
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0, 5.0])
+def test_the_same_noise_leaves_the_sums_over_classes_equal(rate: float) -> None:
+    """However well the teachers learned their task: cross-entropy moves no sum over the logits."""
+    for inputs, noise in ((5, 0.5), (20, 3.0), (100, 12.0)):
+        states, initial, _ = logistic_teachers(inputs, noise, seed=0, shared=True, rate=rate)
+        for start in (None, initial):
+            with pytest.raises(UnprovenPrivacy, match="equal sums over the outputs"):
+                check_independent(modules=states, initial=start)
+            check_independent(modules=states, initial=start, accept=["seeds"])
+
+
+def test_sums_that_are_zero_by_construction_say_nothing() -> None:
+    states, *_ = logistic_teachers(20, 3.0, seed=0, alike=False)
+    check_independent(modules=[{"weight": one["weight"] - one["weight"].mean(dim=0)} for one in states])
+
+
+def test_a_trunk_that_only_some_teachers_share_says_nothing_about_noise() -> None:
+    generator = torch.Generator().manual_seed(3)
+    trunks = [torch.randn(6, 5, generator=generator)] * 2 + [torch.randn(6, 5, generator=generator)]
+    heads = [10 * torch.randn(2, 6, generator=generator) for _ in trunks]
+    check_independent(
+        modules=[{"0.weight": trunk, "1.weight": head} for trunk, head in zip(trunks, heads, strict=True)]
+    )

@@ -33,6 +33,7 @@ from darrm_torch.errors import DarrmError
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
 from darrm_torch.teachers.records import data_digest
+from tests.processes import HANGS, running, wait_for
 from tests.teachers.helpers import build, some_data, zeros
 
 
@@ -165,18 +166,12 @@ def test_a_stopped_run_leaves_no_workers(tmp_path: Path, how: signal.Signals) ->
     """Which would replace a teacher that the next attempt has trained, and asked, meanwhile."""
     script = tmp_path / "train.py"
     script.write_text(TRAINS_FOR_MINUTES)
-    process = subprocess.Popen([sys.executable, "-W", "ignore", script, tmp_path / "run"], start_new_session=True)
-    deadline = time.monotonic() + 120
-    while len(members(process.pid)) < 4:  # the script, the fork server and two workers
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    process.send_signal(how)
-    process.wait(timeout=60)
-    deadline = time.monotonic() + 20
-    while members(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert members(process.pid) == []
+    with running([sys.executable, "-W", "ignore", script, tmp_path / "run"]) as process:
+        # The script, the fork server and two workers.
+        wait_for(lambda: len(members(process.pid)) >= 4, process)
+        process.send_signal(how)
+        process.wait(timeout=HANGS)
+        wait_for(lambda: members(process.pid) == [])
 
 
 def members(group: int) -> list[int]:
@@ -491,15 +486,17 @@ def test_any_executor_trains_the_same_teachers(tmp_path: Path) -> None:
     assert len({file.stat().st_mtime_ns for file in there}) == 1
 
 
-def noted(folder: Path) -> nn.Module:
-    """A network; leaves a file that says which process trains it."""
-    (folder / f"{time.monotonic_ns()}-{os.getpid()}").touch()
+def noted(folder: Path, owner: int) -> nn.Module:
+    """A network; leaves a file that says which process trains it. The last two of six wait for a file ``go``."""
+    if os.getpid() != owner:
+        (folder / f"{time.monotonic_ns()}-{os.getpid()}").touch()
+        if len(starts(folder)) > 4:
+            wait_for((folder.parent / "go").exists)
     return nn.Sequential(nn.Linear(4, 2))
 
 
 def starts(folder: Path) -> list[int]:
-    processes = [int(file.name.split("-")[1]) for file in sorted(folder.iterdir())]
-    return [process for process in processes if process != os.getpid()]
+    return [int(file.name.split("-")[1]) for file in sorted(folder.iterdir())]
 
 
 @pytest.mark.slow
@@ -515,7 +512,7 @@ def test_dask_trains_the_teachers_of_a_killed_worker_again(tmp_path: Path) -> No
     options = {"shards": shards, "shard_size": 10, "progress": False, "private_folder": tmp_path / "private"}
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path / "workers")
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", local_directory=str(tmp_path / "workers")
         ) as cluster,
         distributed.Client(cluster) as client,
         ThreadPoolExecutor(1) as background,
@@ -524,19 +521,17 @@ def test_dask_trains_the_teachers_of_a_killed_worker_again(tmp_path: Path) -> No
         training = background.submit(
             train_teachers,
             teachers,
-            build_model=partial(noted, noting),
+            build_model=partial(noted, noting, os.getpid()),
             dataset=records,
-            settings=TrainingSettings(batch_size=1, epochs=25),
+            settings=TrainingSettings(batch_size=1, epochs=1),
             executor=executor,
             **options,
         )
-        deadline = time.monotonic() + 300
-        while not 4 <= len(starts(noting)) == len([*teachers.glob("[!.]*.pt")]) + 2:  # all but the two that are running
-            assert not training.done()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        # Then one or both of the last two have begun, and wait.
+        wait_for(lambda: training.done() or len([*teachers.glob("[!.]*.pt")]) == 4 < len(starts(noting)))
         os.kill(starts(noting)[-1], signal.SIGKILL)
-        files = training.result(timeout=300)
+        (tmp_path / "go").touch()
+        files = training.result(timeout=HANGS)
         assert len(starts(noting)) == 6 + 1
         profiles = read_teachers(files)
         assert recorded_allocation(profiles) == shards.allocation
