@@ -10,7 +10,8 @@ ARGS ?=
 WORKERS ?= auto
 
 # A worker that has no more tests takes some from another.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Sets have the same order in every run.
+PYTEST := PYTHONHASHSEED=$${PYTHONHASHSEED:-0} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: demo reproduce test test-all lowest package docs lint format benchmark clean help
 

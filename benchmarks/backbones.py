@@ -15,6 +15,7 @@ import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from typing import Any
 from .measuring import Record, alone, peak_mib, seconds
 
 
-def measure(*, heads: int, adapters: int, teachers: int, inputs: int, repeat: int) -> list[Record]:
-    """Measure all of them."""
-    shapes = ((16, 3, 224, 224), (64, 3, 32, 32))
+def measure(
+    *, shapes: Sequence[tuple[int, ...]], heads: int, adapters: int, teachers: int, inputs: int, repeat: int
+) -> list[Record]:
+    """Measure all of them; ``shapes`` are those of the images that heads label."""
     return [
         *(heads_on_one_trunk(heads, shape, repeat, random) for random in (False, True) for shape in shapes),
         *([alone(_adapters_on_one_base, adapters, repeat)] if importlib.util.find_spec("peft") else []),

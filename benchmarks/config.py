@@ -20,7 +20,14 @@ FULL: dict[str, dict[str, Any]] = {
     "ledger": {"labels": 100_000, "batch": 1000, "processes": 2},
     "labelling": {"items": 1_000_000, "images": 10_000, "repeat": 3},
     "teachers": {"teachers": 11, "shard": 1090, "repeat": 3},
-    "backbones": {"heads": 20, "adapters": 11, "teachers": 100, "inputs": 2000, "repeat": 3},
+    "backbones": {
+        "shapes": ((16, 3, 224, 224), (64, 3, 32, 32)),
+        "heads": 20,
+        "adapters": 11,
+        "teachers": 100,
+        "inputs": 2000,
+        "repeat": 3,
+    },
     "plurality": {"cases": ("C=10, K=11", "C=3, K=51", "C=10, s=16", "C=10, s=18"), "repeat": 3},
     "planner": {"settings": "settings"},
     "beliefs": {
@@ -36,7 +43,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "certificate": {"sizes": (11, 41, 101), "repeat": 3},
     "ledger": {"labels": 5000, "batch": 1000, "processes": 2},
     "labelling": {"items": 10_000, "images": 1000, "repeat": 1},
-    "backbones": {"heads": 5, "adapters": 3, "teachers": 3, "inputs": 50, "repeat": 1},
+    "backbones": {
+        "shapes": ((4, 3, 32, 32),),
+        "heads": 5,
+        "adapters": 3,
+        "teachers": 3,
+        "inputs": 50,
+        "repeat": 1,
+    },
     "plurality": {"cases": ("C=10, K=11",), "repeat": 3},
     "beliefs": {"teachers": ((5, 5, 6.0),), "data": BUNDLED_DATA, "shares": (0.3,)},
 }

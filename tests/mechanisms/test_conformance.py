@@ -119,6 +119,18 @@ def chi_square(labels: np.ndarray, law: np.ndarray) -> float:
     return float(stats.chi2.sf(statistic, freedom)) if freedom else 1.0
 
 
+def exact_p_value(labels: np.ndarray, law: np.ndarray) -> float:
+    """At most alpha with a chance of at most alpha, however rare outcomes are: the binomial tails of every outcome."""
+    least, tails = 1.0, 0
+    for row, chances in zip(labels, law, strict=True):
+        seen = np.bincount(np.where(row < 0, len(chances) - 1, row), minlength=len(chances))
+        below, above = (
+            tail(seen - moved, row.size, chances) for tail, moved in ((stats.binom.cdf, 0), (stats.binom.sf, 1))
+        )
+        least, tails = min(least, *below, *above), tails + 2 * len(chances)
+    return least * tails
+
+
 def drawn(mechanism, counts: np.ndarray, draws: int = 20_000) -> np.ndarray:
     return mechanism.aggregate(np.repeat(counts, draws, axis=0)).reshape(len(counts), draws)
 
@@ -154,10 +166,10 @@ def test_labels_follow_the_law(make) -> None:
 
 @mechanisms
 def test_secure_labels_follow_the_law(make) -> None:
-    # Fresh bits each time: this test fails by chance once in 1e9 runs.
+    # With fresh bits each time this test fails by chance at most once in 1e9 runs.
     mechanism = make()
     counts = some_counts(mechanism, 3)
-    assert chi_square(drawn(mechanism, counts), mechanism.label_probabilities(counts)) > 1e-9
+    assert exact_p_value(drawn(mechanism, counts), mechanism.label_probabilities(counts)) > 1e-9
 
 
 @mechanisms
@@ -190,6 +202,7 @@ def test_a_wrong_gamma_is_caught() -> None:
     wrong = DaRRM(NoiseFunction(gamma=0.95 * noise.gamma), uncertified=True)
     counts = some_counts(right)
     assert chi_square(drawn(right, counts), wrong.label_probabilities(counts)) < FALSE_ALARM
+    assert exact_p_value(drawn(DaRRM(noise), counts), wrong.label_probabilities(counts)) < 1e-9
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
@@ -198,6 +211,7 @@ def test_a_wrong_sigma_is_caught(factor: float) -> None:
     counts = some_counts(right)
     wrong = GNMax(sigma=5.0 * factor).label_probabilities(counts)
     assert chi_square(drawn(right, counts), wrong) < FALSE_ALARM
+    assert exact_p_value(drawn(GNMax(sigma=5.0), counts), wrong) < 1e-9
 
 
 @mechanisms
