@@ -371,8 +371,14 @@ def label_renyi(sigma: float, teachers: int, classes: int) -> FloatArray:
     law = space.per_standing(_argmax_law(space.counts, noise, round(1 / step)))
     left_out = 2 * classes * float(special.ndtr(-width)) * (1 + 2.0**-20)
     rounding = classes * noise.size * 2.0**-47  # relative, of each probability: long sums of long products
-    with np.errstate(divide="ignore", over="ignore"):  # old versions of SciPy warn where a sum is infinite
+    with np.errstate(divide="ignore", invalid="ignore"):
         p, q = np.log(law[before[:, alike:]] + left_out), np.log(law[after[:, alike:]])
         times = np.append(alike + 1.0, np.ones(p.shape[1] - 1))
-        worst = np.array([special.logsumexp(a * p + (1 - a) * q, axis=1, b=times).max() for a in _ORDERS])
+        worst = np.array([_log_sum(a * p + (1 - a) * q, times).max() for a in _ORDERS])
     return np.asarray((np.maximum(worst, 0.0) + 2 * rounding * _ORDERS) / (_ORDERS - 1))
+
+
+def _log_sum(logs: FloatArray, times: FloatArray) -> FloatArray:
+    """log(exp(logs) @ times), where the largest may be infinite: ``scipy.special.logsumexp`` at a tenth of its cost."""
+    top = logs.max(axis=1)
+    return np.asarray(top + np.log(np.exp(np.nan_to_num(logs - top[:, None], nan=0.0)) @ times))

@@ -180,9 +180,12 @@ def vote_law(probabilities: FloatArray) -> FloatArray:
     """
     teachers = probabilities.shape[-1]
     law = np.zeros((*probabilities.shape[:-1], teachers + 1))
-    law[..., 0] = 1.0
-    for k in range(teachers):
-        p = probabilities[..., k, None]
+    rows = tuple(range(probabilities.ndim - 1))
+    certain = (probabilities == 1.0).all(axis=rows)  # they shift the law; teachers that never vote 1 do not change it
+    first = int(certain.sum())
+    law[..., first] = 1.0
+    for k, teacher in enumerate(np.flatnonzero(probabilities.any(axis=rows) & ~certain), start=first):
+        p = probabilities[..., teacher, None]
         moved = law[..., : k + 1] * p
         law[..., : k + 1] *= 1 - p
         law[..., 1 : k + 2] += moved
