@@ -13,7 +13,7 @@ WORKERS ?= auto
 # Sets have the same order in every run.
 PYTEST := PYTHONHASHSEED=$${PYTHONHASHSEED:-0} $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: demo reproduce test test-all lowest package docs lint format benchmark clean help
+.PHONY: demo reproduce test test-all lowest interpreters package docs lint format benchmark clean help
 
 help:
 	@echo "make demo       private teachers -> private labels -> student, on real images (DATA=$(DATA), ARGS='...')"
@@ -21,6 +21,7 @@ help:
 	@echo "make test       the quick tests, on all cores (WORKERS=$(WORKERS))"
 	@echo "make test-all   every test, including slow ones"
 	@echo "make lowest     the quick tests with the lowest declared versions (ARGS=--torch: also of Torch)"
+	@echo "make interpreters  the solver's tests, on every Python from 3.10 to 3.13 that this machine has"
 	@echo "make lint       ruff, mypy --strict, pylint's duplicate-code"
 	@echo "make package    wheel and sdist into dist/, checked, installed and smoke-tested"
 	@echo "make docs       the documentation, into docs/_build/html"
@@ -41,6 +42,9 @@ test-all: $(READY)
 
 lowest: $(READY)
 	.ci/lowest $(ARGS)
+
+interpreters:
+	.ci/interpreters
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -315,9 +315,12 @@ def check_noise(
                 found = f"teachers {earlier} and {number} have {weights} that correlate by {correlation:.4f}"
                 refuse_unless_accepted("seeds", () if same else accept, f"{found}: {_SAME_NOISE}")
     if pair := _equal_sums(modules, compared):
-        correlation = float(directions[pair[0]] @ directions[pair[1]])
-        found = f"teachers {pair[0]} and {pair[1]} have weights that correlate by {correlation:.4f} and have equal sums"
-        refuse_unless_accepted("seeds", accept, f"{found} over the outputs, which only noise moves: {_SAME_NOISE}")
+        one, other = (directions[number] for number in pair)
+        found = f"teachers {pair[0]} and {pair[1]} have weights "
+        found += f"that correlate by {float(one @ other):.4f} and have " if one.shape == other.shape else "with "
+        refuse_unless_accepted(
+            "seeds", accept, f"{found}equal sums over the outputs, which only noise moves: {_SAME_NOISE}"
+        )
 
 
 def _equal_sums(modules: Sequence[Any], names: Collection[str] | None) -> tuple[int, int] | None:
@@ -331,8 +334,9 @@ def _equal_sums(modules: Sequence[Any], names: Collection[str] | None) -> tuple[
         for name, value in named_weights(module):
             precise = value.dtype in (torch.float32, torch.float64) and (names is None or name in names)
             if precise and value.dim() == 2 and len(value) > 1 and value.shape[1] >= _FEWEST_SUMS:
-                one = value.detach().cpu().double()
-                matrices.setdefault((name, one.shape), []).append((number, one.sum(dim=0), one[0], float(one.norm())))
+                one = value.detach().cpu()
+                total = one.sum(dim=0, dtype=torch.float64)
+                matrices.setdefault((name, one.shape), []).append((number, total, one[0].double(), float(one.norm())))
     for rows in matrices.values():
         numbers, sums, firsts, norms = zip(*rows, strict=True)
         rounding, total, first = _ROUNDED_SUMS * torch.tensor(norms).double(), torch.stack(sums), torch.stack(firsts)

@@ -324,6 +324,9 @@ def test_the_same_noise_leaves_the_sums_over_classes_equal(rate: float) -> None:
             with pytest.raises(UnprovenPrivacy, match="equal sums over the outputs"):
                 check_independent(modules=states, initial=start)
             check_independent(modules=states, initial=start, accept=["seeds"])
+    more = [{**state, f"extra.{number}": torch.zeros(number, 2)} for number, state in enumerate(states, 1)]
+    with pytest.raises(UnprovenPrivacy, match="weights with equal sums over the outputs"):
+        check_independent(modules=more)
 
 
 def test_sums_that_are_zero_by_construction_say_nothing() -> None:
