@@ -23,6 +23,20 @@ def test_law_of_permute_and_flip_by_brute_force_over_orders() -> None:
     np.testing.assert_allclose(PermuteAndFlip(epsilon=1.3).label_probabilities(counts[None])[0], expected, atol=1e-12)
 
 
+def test_law_of_permute_and_flip_for_thousands_of_classes() -> None:
+    """Equal counts have equal chances, however many classes there are; the sum for one class, computed by hand."""
+    counts = np.zeros((1, 2000), dtype=np.int64)
+    counts[0, :2] = 3, 2
+    law = PermuteAndFlip(epsilon=8.0).label_probabilities(counts)[0]
+    far, near = math.exp(-12.0), math.exp(-4.0)
+    nodes, weights = np.polynomial.legendre.leggauss(60)  # the integrand is smooth: far * 2000 is small
+    u = (1 - nodes) / 2
+    first = float((1 - near * u) * (1 - far * u) ** 1998 @ weights) / 2
+    np.testing.assert_allclose(law[0], first, rtol=1e-9)
+    assert np.ptp(law[2:]) == 0.0
+    assert math.isclose(law.sum(), 1.0, rel_tol=1e-9)
+
+
 def test_many_pure_labels_compose_better_than_the_sum() -> None:
     for mechanism in (LNMax(scale=20.0), PermuteAndFlip(epsilon=0.1)):
         assert math.isclose(mechanism.guarantee(labels=100).epsilon, 10.0)

@@ -234,6 +234,21 @@ def test_the_search_reports_its_progress() -> None:
     assert noise == optimize_noise(teachers=101, teacher=guarantee(0.1, 1e-5), target=guarantee(0.2, 1e-5))
 
 
+@pytest.mark.parametrize("overlap", [1, 3])
+def test_teachers_without_privacy_need_no_search(overlap: int) -> None:
+    """All their worst cases are in the first program; one by one they would take as many rounds as half the votes."""
+    reported: list[float] = []
+    optimize_noise(
+        teachers=101,
+        teacher=guarantee(math.inf),
+        target=guarantee(0.2, 1e-5),
+        overlap=overlap,
+        prior=SharedVotes(low=0.6, high=0.9),
+        on_progress=reported.append,
+    )
+    assert len(reported) <= 2
+
+
 def test_a_prior_that_favours_nobody_needs_the_expected_error() -> None:
     for prior in (IndependentVotes(mean=0.5), SharedVotes(low=0.0, high=1.0), BetaVotes(a=1.0, b=1.0)):
         with pytest.raises(InvalidArgument, match='objective="expected_error"'):
