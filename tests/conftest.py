@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Generator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,32 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give all tests of this process randomness that can be repeated."""
+    """Give all tests of this process, doctests too, randomness that can be repeated."""
     if not config.getoption("--fresh-randomness"):
-        config.stash[RANDOMNESS] = Repeatable()
-        config.stash[RANDOMNESS].install()
-
-
-RANDOMNESS = pytest.StashKey[Repeatable]()
-
-
-def restart(config: pytest.Config, name: str) -> None:
-    """Start the randomness of the fixture or test of this name."""
-    if (randomness := config.stash.get(RANDOMNESS, None)) is not None:
-        randomness.restart(name)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> Generator[None, Any, Any]:
-    """A fixture that several tests share draws the same whichever of them comes first."""
-    restart(request.config, f"{request.node.nodeid} {fixturedef.argname} {request.param_index}")
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """A test draws the same whatever its fixtures drew."""
-    restart(item.config, item.nodeid)
-    return (yield)
+        config.pluginmanager.register(Repeatable())

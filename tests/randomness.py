@@ -13,26 +13,41 @@ import os
 import random
 import sys
 import zlib
+from collections.abc import Generator
+from typing import Any
+
+import pytest
 
 _SYSTEM = os.urandom
 
 
 class Repeatable:
-    """Stands in for ``os.urandom`` in this process; a forked child has the operating system's randomness."""
+    """A plugin of pytest that stands in for ``os.urandom``; a forked child has the operating system's randomness."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._bytes = random.Random(0)
+        os.urandom = self
+        random._urandom = self  # type: ignore[attr-defined]  # through which ``secrets`` draws
 
     def __call__(self, size: int, /) -> bytes:
         return self._bytes.randbytes(size) if os.getpid() == self._process else _SYSTEM(size)
 
-    def install(self) -> None:
-        """Until the process ends. The module ``secrets`` draws through ``random``."""
-        os.urandom = self
-        random._urandom = self  # type: ignore[attr-defined]
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, Any, Any]:
+        """A fixture that several tests share draws the same whichever of them comes first."""
+        self._restart(f"{request.node.nodeid} {fixturedef.argname} {request.param_index}")
+        return (yield)
 
-    def restart(self, name: str) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """A test draws the same whatever its fixtures drew."""
+        self._restart(item.nodeid)
+        return (yield)
+
+    def _restart(self, name: str) -> None:
         """Start all generators of the process anew."""
         seed = zlib.crc32(name.encode())
         self._bytes.seed(seed)
