@@ -13,7 +13,7 @@ from ..arrays import FloatArray, IntArray
 from ..noise.grid import GRID
 from .base import AnyVotes, NoisyCounts, PureLabels
 from .laplace import geometric
-from .sampling import Magnitudes, fair_argmax, fair_argmax_law
+from .sampling import Magnitudes, fair_argmax, fair_argmax_law, tie_quadrature
 
 __all__ = ["ExponentialMechanism", "PermuteAndFlip", "RandomizedPlurality"]
 
@@ -78,9 +78,9 @@ class PermuteAndFlip(_Selection):
         place = place.reshape(counts.shape)
         rows, sizes = np.arange(len(counts))[:, None], np.zeros((len(counts), levels.size))
         np.add.at(sizes, (rows, place), 1.0)
-        nodes, weights = np.polynomial.legendre.leggauss((counts.shape[1] + 1) // 2)
-        factors = 1 - levels[:, None] * (1 - nodes) / 2
-        others = (np.exp(sizes @ np.log(factors)) * weights / 2) @ (1 / factors).T
+        nodes, weights = tie_quadrature(counts.shape[1])
+        factors = 1 - levels[:, None] * (1 - nodes)
+        others = (np.exp(sizes @ np.log(factors)) * weights) @ (1 / factors).T
         return np.asarray((levels * others)[rows, place])
 
 
