@@ -1,6 +1,6 @@
 """Several processes label together: the same labels, one charge each, and no label without one when a process dies.
 
-Run as a program, ``test_distributed.py TASK FOLDER RANKS``, this file is the processes.
+Run as a program, this file is the processes: one imports everything, and forks the ranks of each group from itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import UserDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,18 +188,25 @@ def take_part(task: str, folder: Path) -> None:
         (folder / f"{one.__name__}-{dist.get_rank()}.json").write_text(json.dumps(result))
 
 
-def main(task: str, folder: Path, ranks: int) -> None:
-    """Import once, then split into the ranks; their numbers and exit codes are written down."""
+def main() -> None:
+    """For each line of the input, a task, a folder, and the environment of every rank: split into the ranks."""
     torch.set_num_threads(1)
     if "RANK" in os.environ:  # torchrun has split already
-        take_part(task, folder)
+        take_part("label", Path(sys.argv[1]))
         dist.destroy_process_group()  # else a thread of the group may outlive the interpreter, which aborts
         return
+    for line in sys.stdin:
+        task, folder, environment = json.loads(line)
+        split(task, Path(folder), environment)
+
+
+def split(task: str, folder: Path, environment: dict[str, str]) -> None:
+    """Run one group; the numbers and the exit codes of its processes are written down."""
     children = []
-    for rank in range(ranks):
+    for rank in range(int(environment["WORLD_SIZE"])):
         child = os.fork()
         if not child:
-            os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+            os.environ.update(environment, RANK=str(rank))
             try:
                 take_part(task, folder)
             except BaseException:
@@ -207,32 +214,58 @@ def main(task: str, folder: Path, ranks: int) -> None:
                 os._exit(1)
             os._exit(0)
         children.append(child)
-    (folder / "processes").write_text(json.dumps(children))
-    (folder / "processes").rename(folder / "processes.json")
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    (folder / "codes.json").write_text(json.dumps(codes))
+    note(folder / "processes.json", children)
+    note(folder / "codes.json", [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+
+
+def note(file: Path, numbers: list[int]) -> None:
+    """The whole file or none."""
+    file.with_suffix(".part").write_text(json.dumps(numbers))
+    file.with_suffix(".part").rename(file)
 
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def started(task: str, folder: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
-    where = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    with running([sys.executable, __file__, task, str(folder), str(ranks)], env=where) as process:
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """The process that forks the ranks."""
+    with running([sys.executable, __file__], env=environment(), stdin=subprocess.PIPE, text=True) as process:
         yield process
 
 
-def finish(process: subprocess.Popen[bytes], folder: Path) -> list[int]:
+@contextmanager
+def started(
+    parent: subprocess.Popen[str], task: str, folder: Path, ranks: int, *, timeout: float = 3 * HANGS
+) -> Iterator[list[int]]:
+    """The ranks of a group; when the block ends, none is left."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    assert parent.stdin is not None
+    parent.stdin.write(json.dumps([task, str(folder), where | {"WORLD_SIZE": str(ranks), "TIMEOUT": str(timeout)}]))
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+    wait_for((folder / "processes.json").exists, parent)
+    processes: list[int] = json.loads((folder / "processes.json").read_text())
+    try:
+        yield processes
+    finally:
+        while parent.poll() is None and not (folder / "codes.json").exists():
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+def finish(parent: subprocess.Popen[str], folder: Path) -> list[int]:
     """The ranks' exit codes."""
-    process.wait(HANGS)
+    wait_for((folder / "codes.json").exists, parent)
     codes: list[int] = json.loads((folder / "codes.json").read_text())
     return codes
 
 
-def finished(task: str, folder: Path, ranks: int) -> list[int]:
-    with started(task, folder, ranks) as process:
-        return finish(process, folder)
+def finished(parent: subprocess.Popen[str], task: str, folder: Path, ranks: int) -> list[int]:
+    with started(parent, task, folder, ranks):
+        return finish(parent, folder)
 
 
 def reported(task: str, folder: Path, ranks: int) -> list[Any]:
@@ -269,9 +302,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+def pair(tmp_path_factory: pytest.TempPathFactory, parent: subprocess.Popen[str]) -> tuple[Path, list[int]]:
     folder = tmp_path_factory.mktemp("pair")
-    return folder, finished("all", folder, 2)
+    return folder, finished(parent, "all", folder, 2)
 
 
 @pytest.mark.slow
@@ -320,15 +353,17 @@ def test_without_a_group_there_is_one_clear_error() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4, 7])
-def test_any_number_of_processes_gives_the_labels_of_one(tmp_path: Path, ranks: int) -> None:
-    assert finished("label", tmp_path, ranks) == [0] * ranks
+def test_any_number_of_processes_gives_the_labels_of_one(
+    tmp_path: Path, parent: subprocess.Popen[str], ranks: int
+) -> None:
+    assert finished(parent, "label", tmp_path, ranks) == [0] * ranks
     check_labels(tmp_path, ranks)
 
 
 @pytest.mark.slow
 def test_under_torchrun(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [__file__, "label", str(tmp_path), "2"]
+    command += [__file__, str(tmp_path)]
     subprocess.run(command, check=True, timeout=HANGS, capture_output=True, env=environment())
     check_labels(tmp_path, 2)
 
@@ -336,14 +371,15 @@ def test_under_torchrun(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("moment", [0.0, 0.2])
-def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: int, moment: float) -> None:
+def test_what_was_given_out_before_a_kill_was_charged(
+    tmp_path: Path, parent: subprocess.Popen[str], victim: int, moment: float
+) -> None:
     given = [tmp_path / f"given-{rank}.txt" for rank in range(3)]
-    with started("work", tmp_path, 3) as process:
-        wait_for(lambda: all(file.exists() and file.stat().st_size for file in given), process)
-        ranks = processes_of(tmp_path)
+    with started(parent, "work", tmp_path, 3) as ranks:
+        wait_for(lambda: all(file.exists() and file.stat().st_size for file in given), parent)
         time.sleep(moment)
         os.kill(ranks[victim], signal.SIGKILL)
-        codes = finish(process, tmp_path)
+        codes = finish(parent, tmp_path)
     assert codes[victim] == -signal.SIGKILL
     assert all(code not in (0, -signal.SIGKILL) for rank, code in enumerate(codes) if rank != victim)
     left = ensemble(tmp_path / "work.ledger")  # opening it compares labels with charges
@@ -356,24 +392,16 @@ def test_what_was_given_out_before_a_kill_was_charged(tmp_path: Path, victim: in
 
 
 @pytest.mark.slow
-def test_a_rank_that_stops_is_an_error_after_the_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIMEOUT", "15")
+def test_a_rank_that_stops_is_an_error_after_the_timeout(tmp_path: Path, parent: subprocess.Popen[str]) -> None:
     given = [tmp_path / f"given-{rank}.txt" for rank in range(3)]
-    with started("work", tmp_path, 3) as process:
-        wait_for(lambda: all(file.exists() and file.stat().st_size for file in given), process)
-        *others, stopped = processes_of(tmp_path)
+    with started(parent, "work", tmp_path, 3, timeout=15) as (*others, stopped):
+        wait_for(lambda: all(file.exists() and file.stat().st_size for file in given), parent)
         os.kill(stopped, signal.SIGSTOP)
         wait_for(lambda: not any(alive(other) for other in others))
         os.kill(stopped, signal.SIGKILL)
-        codes = finish(process, tmp_path)
+        codes = finish(parent, tmp_path)
     assert codes == [1, 1, -signal.SIGKILL]
     ensemble(tmp_path / "work.ledger")
-
-
-def processes_of(folder: Path) -> list[int]:
-    wait_for((folder / "processes.json").exists)
-    processes: list[int] = json.loads((folder / "processes.json").read_text())
-    return processes
 
 
 def alive(process: int) -> bool:
@@ -385,4 +413,4 @@ def alive(process: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    main()

@@ -141,6 +141,14 @@ def zeros() -> nn.Module:
     return model
 
 
+def wide_zeros() -> nn.Module:
+    """With so many weights that two noises are never alike by chance."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 32))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
 def some_data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator)

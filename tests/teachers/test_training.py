@@ -34,14 +34,14 @@ from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
 from darrm_torch.teachers.records import data_digest
 from tests.processes import HANGS, running, wait_for
-from tests.teachers.helpers import build, some_data, zeros
+from tests.teachers.helpers import build, some_data, wide_zeros, zeros
 
 
 def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     inputs, labels = some_data(60)
     everyone = [np.arange(60)] * 3
     arguments = {
-        "build_model": zeros,
+        "build_model": wide_zeros,
         "dataset": TensorDataset(inputs, labels),
         "shards": everyone,
         "shard_size": 60,
@@ -52,11 +52,11 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     files = train_teachers(tmp_path, **arguments)
     states, histories = [], []
     for file in files:
-        model = build()
+        model = wide_zeros()
         histories.append(load_teacher(file, model)["privacy_accountant_state_dict"]["history"])
         states.append(model[1].weight)
     assert histories == [[(12.0, 1 / 3, 3)]] * 3
-    # Same data, same zero start: only the noise differs, and it must not be shared.
+    # Same data, same zero start: only the noise of 128 weights differs, and it must not be shared.
     for a, b in ((0, 1), (0, 2), (1, 2)):
         correlation = torch.corrcoef(torch.stack([states[a].flatten(), states[b].flatten()]))[0, 1]
         assert abs(correlation) < 0.97
@@ -65,7 +65,7 @@ def test_teachers_are_kept_resumed_and_independent(tmp_path: Path) -> None:
     again = train_teachers(tmp_path, **arguments)
     assert again == files
     assert [files[0].stat().st_mtime_ns, files[2].stat().st_mtime_ns] == times
-    fresh = build()
+    fresh = wide_zeros()
     load_teacher(files[1], fresh)
     assert not torch.equal(fresh[1].weight, states[1])
 
