@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from darrm_torch.mechanisms.sampling import GaussianTail, GeometricTail, Magnitudes, RandomBits, fair_argmax, tie_quadrature
+from darrm_torch.mechanisms.sampling import (
+    GaussianTail,
+    GeometricTail,
+    Magnitudes,
+    RandomBits,
+    fair_argmax,
+    tie_quadrature,
+)
 from tests.processes import processor_seconds
 
 TAILS = {
