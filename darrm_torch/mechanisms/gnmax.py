@@ -25,7 +25,7 @@ from ..noise.regions import check_target
 from ..privacy.guarantees import PrivacyGuarantee
 from .base import MOST_LABELS, MOST_VOTES, NoisyCounts, check_request
 from .gaussian import gaussian_epsilon, gaussian_mu, rdp_mu
-from .sampling import GaussianTail, Magnitudes, RandomBits, fair_argmax
+from .sampling import GaussianTail, Magnitudes, RandomBits, fair_argmax, tie_quadrature
 
 __all__ = ["GNMax"]
 
@@ -291,9 +291,8 @@ def noisy_argmax_law(counts: IntArray, noise: Magnitudes, unit: int) -> FloatArr
     """The law of :func:`noisy_argmax`, (B, C) -> (B, C): a finite sum, no sampling; the error is below 1e-12.
 
     Class c draws noise k with probability p(k) and then wins with probability E[1/(1 + ties)]: each rival j is below
-    with probability F_j and level with p_j, so that is the integral over t in [0, 1] of prod_j (F_j + t p_j), a
-    polynomial in t that Gauss-Legendre integrates exactly. Noise beyond the table is left out: less than 2**-63 for
-    each class.
+    with probability F_j and level with p_j, so that is the integral over t in [0, 1] of prod_j (F_j + t p_j), see
+    :func:`tie_quadrature`. Noise beyond the table is left out: less than 2**-63 for each class.
     """
     rows, inverse = np.unique(counts, axis=0, return_inverse=True)
     if rows.shape[1] == 2 and len(rows) > _MANY_ROWS:
@@ -326,13 +325,13 @@ def _argmax_law(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
     sums = np.cumsum(noise)  # Pr[noise <= its value]
     below = np.concatenate([np.zeros(far + 1), sums[:-1], np.full(far, sums[-1])])
     tie = np.concatenate([np.zeros(far), noise, np.zeros(far)])
-    nodes, weights = np.polynomial.legendre.leggauss((rows.shape[1] + 1) // 2)
+    nodes, weights = tie_quadrature(rows.shape[1])
     levels_of = [np.unique(votes, return_inverse=True, return_counts=True) for votes in rows]
     at_once = max(1, _MOST_NUMBERS // below.size)
     result = np.zeros(rows.shape)
     for first in range(0, nodes.size, at_once):
         chosen = slice(first, first + at_once)
-        powers = {1: below + (nodes[chosen, None] + 1) / 2 * tie}
+        powers = {1: below + nodes[chosen, None] * tie}
 
         def power(count: int, powers: dict[int, FloatArray] = powers) -> FloatArray:
             if count not in powers:
@@ -346,7 +345,7 @@ def _argmax_law(rows: IntArray, noise: FloatArray, unit: int) -> FloatArray:
                     start = far + max(-far, min(far, unit * int(level - levels[rival])))
                     if count:
                         product *= power(count)[:, start : start + size]
-                result[row, which == own] += weights[chosen] / 2 @ product @ noise
+                result[row, which == own] += weights[chosen] @ product @ noise
     return result
 
 

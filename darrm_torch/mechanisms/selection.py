@@ -13,9 +13,11 @@ from ..arrays import FloatArray, IntArray
 from ..noise.grid import GRID
 from .base import AnyVotes, NoisyCounts, PureLabels
 from .laplace import geometric
-from .sampling import Magnitudes, fair_argmax, fair_argmax_law
+from .sampling import Magnitudes, fair_argmax, fair_argmax_law, tie_quadrature
 
 __all__ = ["ExponentialMechanism", "PermuteAndFlip", "RandomizedPlurality"]
+
+_AT_ONCE = 256  # rows whose laws share their factors; more have more levels, and take rows times levels of memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +76,18 @@ class PermuteAndFlip(_Selection):
     def _law(self, counts: IntArray) -> FloatArray:
         # Pr[c] = p_c E[1 / (1 + accepted rivals)], the integral over t in [0, 1] of p_c prod_j (1 - p_j + t p_j).
         # Classes with the same p share a factor: there are few of these, however many classes there are.
-        levels, place = np.unique(self._acceptance_probabilities(counts), return_inverse=True)
-        place = place.reshape(counts.shape)
-        rows, sizes = np.arange(len(counts))[:, None], np.zeros((len(counts), levels.size))
-        np.add.at(sizes, (rows, place), 1.0)
-        nodes, weights = np.polynomial.legendre.leggauss((counts.shape[1] + 1) // 2)
-        factors = 1 - levels[:, None] * (1 - nodes) / 2
-        others = (np.exp(sizes @ np.log(factors)) * weights / 2) @ (1 / factors).T
-        return np.asarray((levels * others)[rows, place])
+        nodes, weights = tie_quadrature(counts.shape[1])
+        law = np.zeros(counts.shape)
+        for first in range(0, len(counts), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            levels, place = np.unique(self._acceptance_probabilities(counts[part]), return_inverse=True)
+            place = place.reshape(-1, counts.shape[1])
+            rows, sizes = np.arange(len(place))[:, None], np.zeros((len(place), levels.size))
+            np.add.at(sizes, (rows, place), 1.0)
+            factors = 1 - levels[:, None] * (1 - nodes)
+            others = (np.exp(sizes @ np.log(factors)) * weights) @ (1 / factors).T
+            law[part] = (levels * others)[rows, place]
+        return law
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from darrm_torch.mechanisms.sampling import GaussianTail, GeometricTail, Magnitudes, RandomBits, fair_argmax
+from darrm_torch.mechanisms.sampling import (
+    GaussianTail,
+    GeometricTail,
+    Magnitudes,
+    RandomBits,
+    fair_argmax,
+    tie_quadrature,
+)
 from tests.processes import processor_seconds
 
 TAILS = {
@@ -173,3 +180,13 @@ def test_ties_are_fair() -> None:
 
 def test_untied_rows_take_no_bits() -> None:
     assert fair_argmax(np.array([[1, 2], [4, 3]]), Scripted()).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 66, 67, 68, 300, 1000])
+def test_ties_among_many_classes_need_few_nodes(classes: int) -> None:
+    """The chance of a fair choice among m + 1 that tie is 1 / (m + 1), up to the rounding of the nodes."""
+    nodes, weights = tie_quadrature(classes)
+    assert len(nodes) <= 8 + 3 * math.isqrt(classes) + 3
+    powers = np.arange(classes)
+    chances = np.exp(powers[:, None] * np.log(nodes)) @ weights
+    np.testing.assert_allclose(chances * (powers + 1), 1.0, rtol=2e-11)
