@@ -39,7 +39,7 @@ def wait_until(moment: str, process: subprocess.Popen[str]) -> None:
         wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text(), process)
     else:
         shown = ""
-        while "teachers: " not in shown:
+        while "0%|" not in shown:  # of the training
             character = process.stderr.read(1)
             assert character, "the process has ended"
             shown += character
