@@ -118,7 +118,7 @@ def label_and_teach(
     """For every strategy its labels, their accuracy and cost, and a student; all labels together keep ``total``."""
     ensembles = build_ensembles(folder, settings, private, plain, one_model, gnmax_total=total)
     votes = {
-        kind: ensembles[name].sensitive_votes(task.public_images)
+        kind: torch.cat([ensembles[name].sensitive_votes(part) for part in task.public_images.split(128)], dim=1)
         for kind, name in (("private", "darrm-optimal"), ("plain", "gnmax-exact"), ("one", "one-model"))
     }
     counts = {kind: nn.functional.one_hot(given, 2).sum(dim=0) for kind, given in votes.items()}
@@ -211,7 +211,7 @@ def remarks(
         f"{optimal.noise.target}. GNMax protects only the votes of teachers without privacy, and uses the true "
         f"r = {affected} of these shards.",
         f"The one model is trained on all records: noise multiplier {noise:.3g}, sample rate 1/{1 / rate:.0f}, {steps} "
-        f"steps; its learning rate and sample rate were chosen on {chosen}. {wins}: its labels are right "
+        f"steps; its settings were chosen on {chosen}. {wins}: its labels are right "
         f"on {max(single, most):.3f}, those of {'the best other row' if single >= most else 'the one model'} on "
         f"{min(single, most):.3f}. Where all records can be pooled and no teacher exists yet, train one private "
         "model. An ensemble is for records that must stay where they are, teachers that exist already, models that "
