@@ -54,5 +54,5 @@ class Repeatable:
         random.seed(seed)
         if (numpy := sys.modules.get("numpy")) is not None:
             numpy.random.seed(seed)
-        if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "manual_seed"):
-            torch.manual_seed(seed)
+        if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "default_generator"):
+            torch.default_generator.manual_seed(seed)  # that of the CPU alone, which takes no time

@@ -44,6 +44,7 @@ def test_a_mistyped_case_is_named() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_runner_writes_everything_and_fails_on_a_regression(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -62,7 +63,9 @@ def _scripts(name: str, module: nn.Module) -> Iterator[tuple[str, torch.jit.Scri
 def _stored(script: torch.jit.ScriptModule) -> Iterator[tuple[str, bytes]]:
     """The tensors that TorchScript would write to a file, as bytes."""
     buffer = io.BytesIO()
-    torch.jit.save(script, buffer)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit.save.* is deprecated")
+        torch.jit.save(script, buffer)
     buffer.seek(0)
     reader = torch._C.PyTorchFileReader(buffer)
     for record in reader.get_all_records():

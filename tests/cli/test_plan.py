@@ -39,6 +39,7 @@ def test_the_question_of_a_new_user_is_answered_quickly(folder: Path, capsys: py
         assert "\x1b" not in text
 
 
+@pytest.mark.slow
 def test_plan_imports_no_torch(folder: Path) -> None:
     code = (
         "import sys; from darrm_torch import cli; "

@@ -441,6 +441,7 @@ def test_a_state_dict_with_the_right_name_and_other_weights_is_refused() -> None
     assert pickle.dumps([weight.numpy() for weight in ensemble.parameters()]) == before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_the_compiler_leaves_the_draws_alone() -> None:
     models = [Says(0.1), Says(0.5), Says(0.9)]

@@ -563,6 +563,7 @@ def given_out(process: subprocess.Popen[str]) -> list[tuple[str, int]]:
     return [(line[0], int(line[1])) for line in lines if len(line) == 2]
 
 
+@pytest.mark.slow
 def test_two_processes_never_overspend(tmp_path):
     file = tmp_path / "ledger.ledger"
     PrivacyLedger(file, FOR_100, cost=ONE).close()
@@ -571,6 +572,7 @@ def test_two_processes_never_overspend(tmp_path):
     assert len(given) == len(set(given)) == PrivacyLedger(file).count == 100
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_answer_to_the_same_question(tmp_path):
     file = tmp_path / "ledger.ledger"
     PrivacyLedger(file).close()

@@ -75,6 +75,7 @@ def test_every_flipped_byte_is_refused_or_changes_nothing(tmp_path):
     assert len(content) - refused <= 2 * 124  # what is harmless is in one of the two marks
 
 
+@pytest.mark.slow
 def test_every_cut_is_refused_and_every_interrupted_commit_is_whole_or_undone(tmp_path):
     file = tmp_path / "ledger"
     written(file, 1)

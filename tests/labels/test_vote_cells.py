@@ -14,6 +14,7 @@ from darrm_torch.labels.vote_cells import UNKNOWN, Codes, as_written, is_header
 MEANINGS = {"0": 0, "1": 1, "cat": 2, "nan": -1, str(2**53 + 1): 3}
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.integers() | st.floats() | st.text(max_size=9))
 def test_writing_a_cell_twice_changes_nothing(cell: Any) -> None:

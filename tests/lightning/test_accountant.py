@@ -58,6 +58,7 @@ def claimed(teacher: Teacher) -> int:
     return sum(steps for _, _, steps in teacher.engine.accountant.history)
 
 
+@pytest.mark.slow
 def test_a_plain_checkpoint_loses_the_accountant_and_the_callback_keeps_it(tmp_path: Path) -> None:
     for kept, claims in ((False, 20), (True, 40)):
         file = tmp_path / f"{kept}.ckpt"

@@ -504,6 +504,7 @@ def test_a_million_labels(name: str, limit: float) -> None:
     assert processor_seconds(lambda: mechanism.aggregate(counts), below=limit) < limit
 
 
+@pytest.mark.slow
 def test_numpy_users_do_not_import_torch() -> None:
     program = (
         "import sys, numpy as np, darrm_torch as dt\n"

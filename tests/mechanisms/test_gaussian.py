@@ -19,6 +19,7 @@ EPSILONS = st.floats(1e-3, 20, **numbers)
 DELTAS = st.floats(1e-12, 0.5, **numbers)
 
 
+@pytest.mark.slow
 def test_threads_do_not_share_a_precision() -> None:
     """With mpmath's shared context some 50 of these a second were wrong, by up to 1e-7 in either direction."""
     epsilon, mu = 1e-9, 2**0.5 / 40000

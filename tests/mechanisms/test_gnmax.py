@@ -89,6 +89,7 @@ def test_law_is_close_to_the_continuous_one() -> None:
         assert np.abs(law - smooth).max() < 2e-3
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_opendp_up_to_rounding() -> None:
     """OpenDP draws the discrete Gaussian; the rounded normal differs by about 1/(24 sigma**2): unseen here."""
     opendp = pytest.importorskip("opendp.prelude")

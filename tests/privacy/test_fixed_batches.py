@@ -42,6 +42,7 @@ def test_fixed_batches_of_all_records_are_a_gaussian_with_twice_the_shift():
     assert gaussian.epsilon(1e-5) <= whole.epsilon(1e-5) <= 1.001 * gaussian.epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_fixed_batches_are_composed_along_the_curve_of_one_step():
     """Above the composition of one pair of the class, by quadrature; within a few per cent of Poisson sampling."""
     fixed = PrivacyProfile.from_fixed_batches(noise_multiplier=4.0, records=5000, batch_size=100, steps=500)

@@ -51,6 +51,7 @@ def test_steps_are_those_of_opacus(classes: int) -> None:
     assert nothing.abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_noise_and_sampling_have_the_declared_size() -> None:
     """Without records only noise moves the weights; their standard deviation is known.
 
