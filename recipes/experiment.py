@@ -18,6 +18,7 @@ from darrm_torch import files
 from darrm_torch.errors import InvalidArgument, check_integer, check_number
 from darrm_torch.teachers.checkpoints import load_teacher
 from darrm_torch.teachers.dp_sgd import TrainingSettings
+from darrm_torch.teachers.reading import drawn_rate
 from darrm_torch.teachers.shards import assign_shards, contiguous_shards
 from darrm_torch.teachers.training import Training, prepare_training, run_trainings
 
@@ -180,7 +181,7 @@ def teachers_total(settings: Settings) -> dt.PrivacyGuarantee:
     """What any number of labels of the private teachers cost: publishing those whose data may hold one record."""
     noise, steps = settings.training.noise_multiplier, settings.training.steps_per_epoch(settings.shard_size)
     assert noise is not None
-    teacher = dt.PrivacyProfile.from_dp_sgd([(noise, 1 / steps, steps * settings.training.epochs)])
+    teacher = dt.PrivacyProfile.from_dp_sgd([(noise, drawn_rate(1 / steps), steps * settings.training.epochs)])
     return dt.total_privacy(
         teachers=[teacher] * settings.teachers,
         overlap=settings.assumed_overlap,
