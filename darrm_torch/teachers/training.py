@@ -149,7 +149,7 @@ class Training:
     files: list[Path]
     steps: int  # of one job
     queue: list[QueuedJob]
-    shards: Shards | None  # that were drawn at random and pay less for it
+    untimed: bool  # the sizes of the shards are secret, and times would show them
 
 
 def run_trainings(
@@ -167,19 +167,16 @@ def run_trainings(
     """
     queue = [job for training in trainings for job in training.queue]
     steps = sum(training.steps * len(training.queue) for training in trainings)
-    private = any(training.shards for training in trainings)
+    untimed = any(training.untimed for training in trainings)
     bar = tqdm(
         desc=", ".join(f"{training.name}s" for training in trainings if training.queue),
         disable=not progress or not queue,
         dynamic_ncols=True,
-        bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}" if private else None,  # no times
+        bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}" if untimed else None,
         **({"unit": "step", "total": steps} if executor is None else {"unit": "teacher", "total": len(queue)}),
     )
     with bar:
         run_jobs(queue, bar, executor=executor, workers=workers, device=device, meanwhile=meanwhile)
-    for training in trainings:
-        if training.shards is not None:
-            training.shards.finish()
 
 
 def prepare_training(
@@ -256,6 +253,11 @@ def prepare_training(
         raise InvalidArgument(str(folder), "all teachers of a finished training", f"{len(missing)} fewer", cure)
     started = time.time_ns()  # the time of all files: theirs would show how long each training took
     seeds = _seeds(len(shards), insecure_seed)
+    unfinished = {*missing}
+
+    def finish_if_complete() -> None:
+        if allocation is not None and not unfinished:
+            shards.finish()
 
     def job_of(number: int, threads: int | None) -> Job:
         return Job(
@@ -282,7 +284,10 @@ def prepare_training(
                 f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its "
                 "shard"
             )
+        unfinished.discard(number)
+        finish_if_complete()  # at once: what is trained beside these teachers may be stopped
 
+    finish_if_complete()
     return Training(
         name=name,
         files=files,
@@ -291,7 +296,7 @@ def prepare_training(
             QueuedJob(job=partial(job_of, number), store=partial(store, number), records=settings.epochs * shard_size)
             for number in missing
         ],
-        shards=None if allocation is None else shards,
+        untimed=allocation is not None,
     )
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ from darrm_torch import (
 from darrm_torch.errors import DarrmError
 from darrm_torch.teachers.allocations import recorded_allocation
 from darrm_torch.teachers.dp_sgd import train_teacher
+from darrm_torch.teachers.jobs import QueuedJob
 from darrm_torch.teachers.records import data_digest
+from darrm_torch.teachers.training import prepare_training, run_trainings
 from tests.processes import HANGS, running, wait_for
 from tests.teachers.helpers import build, some_data, wide_zeros, zeros
 
@@ -306,6 +309,24 @@ def test_no_teacher_of_a_finished_training_is_trained_again(allocated: tuple[Pat
             train_teachers(folder / "teachers", **shards)
         file.write_bytes(content)
         assert file in train_teachers(folder / "teachers", **shards)
+
+
+def test_a_training_is_finished_whatever_becomes_of_another_beside_it(
+    allocated: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Otherwise one of its teachers could be trained again, and chosen."""
+    shards = assign_shards(3, teachers=5)
+    arguments = {name: value for name, value in allocated[1].items() if name != "progress"}
+    private = prepare_training(tmp_path, **(arguments | {"shards": shards}))
+
+    def stop(kind: str, content: bytes) -> None:
+        assert shards.finished
+        raise KeyboardInterrupt
+
+    last = QueuedJob(job=private.queue[0].job, store=stop, records=0)
+    with pytest.raises(KeyboardInterrupt), ThreadPoolExecutor(1) as executor:
+        run_trainings([private, replace(private, queue=[last])], executor=executor, workers=1, progress=False)
+    assert shards.finished
 
 
 def test_a_second_training_on_the_same_shards_is_priced_without_the_allocation(
