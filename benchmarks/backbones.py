@@ -26,7 +26,7 @@ from .measuring import Record, alone, peak_mib, seconds
 def measure(
     *, shapes: Sequence[tuple[int, ...]], heads: int, adapters: int, teachers: int, inputs: int, repeat: int
 ) -> list[Record]:
-    """Measure all of them; ``shapes`` are those of the images that heads label."""
+    """Measure all of them; ``shapes`` are those of the images that heads label, ten at least."""
     return [
         *(heads_on_one_trunk(heads, shape, repeat, random) for random in (False, True) for shape in shapes),
         *([alone(_adapters_on_one_base, adapters, repeat)] if importlib.util.find_spec("peft") else []),

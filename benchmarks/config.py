@@ -44,7 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ledger": {"labels": 5000, "batch": 1000, "processes": 2},
     "labelling": {"items": 10_000, "images": 1000, "repeat": 1},
     "backbones": {
-        "shapes": ((4, 3, 32, 32),),
+        "shapes": ((16, 3, 32, 32),),
         "heads": 5,
         "adapters": 3,
         "teachers": 3,
