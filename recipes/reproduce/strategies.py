@@ -153,19 +153,19 @@ def strategies() -> Result:
             "A record is in the training data of r of the K teachers. Agreement: how often a label is the majority of "
             "the K votes, exact, when all teachers have the same chance of the right answer, uniform on [1/2, 1]; the "
             "same for teachers with and without privacy, though those without are better in practice.",
-            f"Teachers, whatever K: those of the paper on Fashion-MNIST (sigma = 12, sample rate 1/35, 175 steps), "
+            "Teachers, for every K: those of the paper on Fashion-MNIST (sigma = 12, sample rate 1/35, 175 steps), "
             f"{POINT} each by Opacus' accountant, "
             f"({format_bound(profile().epsilon(POINT.delta))}, {POINT.delta:g})-DP by a tighter one. "
-            "'One point' is told the point of their profile that suits the target, 'whole profile' as "
-            "many points as can be searched with. The first three ask nothing of the teachers' training.",
-            "In brackets: does not keep the guarantee, shown for comparison. 'None': nothing of the kind does. "
-            f"'{PART}': the majority of as many teachers as may be released outright, and of no others; none where "
-            "all may.",
+            "'One point' uses the point of their profile that suits the target, 'whole profile' as many points as "
+            "the search can use. The first three strategies need no private training.",
+            "In brackets: does not keep the guarantee, shown for comparison. 'None': no strategy of the kind keeps it. "
+            f"'{PART}': the majority of only as many teachers as could be published within the guarantee; none where "
+            "all could.",
             "Everything comes from `dt.plan`: the noise is the least that keeps the guarantee, epsilon is proven by "
             "`dt.total_privacy`, and the JSON names the route of each.",
-            f"{LABELS} labels come from the same trained teachers. Those of gamma_opt do not add up: they keep the "
-            "total only where the r teachers do so outright. Those of gamma_Sub and self-bounding noise add up: where "
-            f"the teachers outright cost too much, they have as much noise as {LABELS} times one label asks for.",
+            f"{LABELS} labels come from the same trained teachers. The prices of labels with gamma_opt do not add up: "
+            "they keep the total only where publishing the r teachers does. Those with gamma_Sub and self-bounding "
+            f"noise add up: where publishing costs too much, each label costs a {LABELS}th of the total.",
         ),
         data=records,
         draw=lambda file: _draw(file, records),

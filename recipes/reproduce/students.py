@@ -191,7 +191,7 @@ def report(found: dict[str, list[Scores]], *, rate: float, seeds: Sequence[int],
             f"Teachers: the study's, K = {DESIGN.teachers}, learning rate {rate:g}, chosen on the public digits. "
             f"All labels together cost {TOTAL}, however many and whether majorities or mean probabilities.",
             f"Students: `StudentModule`, 64 hidden units on the teachers' features, learning rate {RATE:g}, {steps} "
-            "steps, trained anew after each round. The first round is random. Views are those of "
+            "steps, trained from the start after each round. The first round is random. Views are those of "
             f"`VirtualAdversarialTraining(radius={RADIUS:g})`.",
             f"Share of right labels among the random ones: {right}.",
         ),
