@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-import multiprocessing, os, pathlib, sys
+import multiprocessing, os, pathlib, signal, sys
 import opacus, torch  # they look for what this system has
 
-GONE = (
-    "O_DIRECTORY O_NOFOLLOW chown fchmod fdatasync fork forkpty getegid geteuid killpg mkfifo "
-    "register_at_fork sched_getaffinity sched_setaffinity"
-)
-for name in GONE.split():
-    if hasattr(os, name):
-        delattr(os, name)
+GONE = {
+    os: "O_DIRECTORY O_NOFOLLOW O_NONBLOCK chown fchmod fdatasync fork forkpty getegid geteuid killpg mkfifo pread "
+    "register_at_fork sched_getaffinity sched_setaffinity uname",
+    signal: "ITIMER_REAL SIGALRM SIGHUP SIGKILL SIGPIPE setitimer",
+}
+for module, names in GONE.items():
+    for name in names.split():
+        if hasattr(module, name):
+            delattr(module, name)
 sys.modules |= dict.fromkeys(("fcntl", "resource", "termios"))
 multiprocessing.get_all_start_methods = lambda: ["spawn"]
 
