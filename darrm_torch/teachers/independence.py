@@ -284,16 +284,18 @@ def check_noise(
         raise UnprovenPrivacy(f"teachers {pair[0]} and {pair[1]} are the same object. Train each teacher separately")
     warn_of_idle_adapters(modules)
     compared = _compared_names(modules)
-    start = None if initial is None else _weight_vector(initial, compared)
+    start, sizes = (None, None) if initial is None else _weight_vector(initial, compared)
     false_alarms = _FALSE_ALARMS / max(1, math.comb(len(modules), 2))
     only_biases = initial is None and bool(compared) and not _matrices(modules, compared or ())  # they started alike
     limits = [_UNKNOWN_SIGNAL if signal is None else signal for signal in signals]
     directions: list[torch.Tensor] = []
     norms: list[float] = []
+    shapes: list[list[int]] = []
     for number, module in enumerate(modules):
-        update = _weight_vector(module, compared)
+        update, own = _weight_vector(module, compared)
+        shapes.append(own)
         if start is not None:
-            if start.shape != update.shape:
+            if own != sizes:
                 cure = "Pass the weights of the whole network before training, frozen parts included."
                 raise InvalidArgument("initial", "the weights that the teachers started from", "other shapes", cure)
             update = update - start
@@ -302,19 +304,22 @@ def check_noise(
         norms.append(float(update.norm()))
         directions.append(update / max(norms[number], 1e-30))
         for earlier in range(number):
-            if directions[earlier].shape != update.shape or not norms[number] * norms[earlier]:
+            if shapes[earlier] != own or not norms[number] * norms[earlier]:
                 continue
-            correlation = float(directions[earlier] @ directions[number])
+            one, other = directions[earlier], directions[number]
+            correlation = float(one @ other)
             if 1 - correlation > _ALIKE + 1e-5:  # the product is rounded to single precision
                 continue
-            least = _least_distance(len(update), max(limits[earlier], limits[number]), false_alarms)
-            distance = float((directions[earlier] - directions[number]).norm())
+            distance = float((one - other).norm())
             same = distance <= _ROUNDING and abs(norms[earlier] / norms[number] - 1) <= _ROUNDING
-            if same or distance**2 / 2 < (_ALIKE if only_biases else min(least, _ALIKE)):
+            origin = torch.zeros_like(one) if start is None else start
+            parts = [*zip(*(vector.split_with_sizes(own) for vector in (one, other, origin)), strict=True)]
+            signal = max(limits[earlier], limits[number])
+            if same or (distance**2 / 2 < _ALIKE and (only_biases or _agree_beyond_noise(parts, signal, false_alarms))):
                 weights = "updates" if initial is not None else "weights"
                 found = f"teachers {earlier} and {number} have {weights} that correlate by {correlation:.4f}"
                 refuse_unless_accepted("seeds", () if same else accept, f"{found}: {_SAME_NOISE}")
-    if pair := _equal_sums(modules, compared):
+    if pair := _equal_sums(modules, compared, initial):
         one, other = (directions[number] for number in pair)
         found = f"teachers {pair[0]} and {pair[1]} have weights "
         found += f"that correlate by {float(one @ other):.4f} and have " if one.shape == other.shape else "with "
@@ -323,12 +328,32 @@ def check_noise(
         )
 
 
-def _equal_sums(modules: Sequence[Any], names: Collection[str] | None) -> tuple[int, int] | None:
+def _agree_beyond_noise(
+    parts: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], signal: float, false_alarms: float
+) -> bool:
+    """Whether two updates agree in one of their parts better than independent noise allows; with each part its start.
+
+    Only within a part has noise one scale: learning rates, and those of Adam, differ among layers. Weight decay moves
+    all teachers along their start, without noise, so this direction is left out.
+    """
+    for part in parts:
+        one, other, start = (vector.double() for vector in part)
+        start = start / max(float(start.norm()), 1e-30)
+        one, other = (update - (update @ start) * start for update in (one, other))
+        distance = float((one / one.norm() - other / other.norm()).norm()) ** 2 / 2  # NaN if one has not moved
+        if distance < min(_ALIKE, _least_distance(len(one) - 1, signal, false_alarms / len(parts))):
+            return True
+    return False
+
+
+def _equal_sums(modules: Sequence[Any], names: Collection[str] | None, initial: Any) -> tuple[int, int] | None:
     """Two teachers with a matrix whose sums over the outputs are equal up to rounding, and no zeros.
 
     Gradients of the cross-entropy sum to zero over the logits, because it does not change if all of them grow alike,
-    and clipping does not change that. So only noise moves these sums, and the same noise leaves them equal.
+    and clipping does not change that. So only noise moves these sums, and the same noise leaves them equal. Sums that
+    have not moved from those of ``initial`` show no noise.
     """
+    starts = {} if initial is None else dict(named_weights(initial))
     matrices: dict[tuple[str, torch.Size], list[tuple[int, torch.Tensor, torch.Tensor, float]]] = {}
     for number, module in enumerate(modules):
         for name, value in named_weights(module):
@@ -336,11 +361,13 @@ def _equal_sums(modules: Sequence[Any], names: Collection[str] | None) -> tuple[
             if precise and value.dim() == 2 and len(value) > 1 and value.shape[1] >= _FEWEST_SUMS:
                 one = value.detach().cpu()
                 total = one.sum(dim=0, dtype=torch.float64)
+                if name in starts and starts[name].shape == one.shape:
+                    total = total - starts[name].detach().cpu().sum(dim=0, dtype=torch.float64)
                 matrices.setdefault((name, one.shape), []).append((number, total, one[0].double(), float(one.norm())))
     for rows in matrices.values():
         numbers, sums, firsts, norms = zip(*rows, strict=True)
         rounding, total, first = _ROUNDED_SUMS * torch.tensor(norms).double(), torch.stack(sums), torch.stack(firsts)
-        known = rounding < total.norm(dim=1) / 100
+        known = rounding < total.norm(dim=1) / 10
         equal, frozen = (torch.cdist(part, part) <= rounding[:, None] for part in (total, first))
         for one_row, other_row in (known[:, None] & equal & ~frozen).triu(1).nonzero()[:1].tolist():
             return numbers[one_row], numbers[other_row]
@@ -364,11 +391,12 @@ def _matrices(modules: Sequence[Any], names: Collection[str]) -> set[str]:
     return {name for module in modules for name, value in named_weights(module) if name in names and value.dim() > 1}
 
 
-def _weight_vector(module: Any, names: Collection[str] | None) -> torch.Tensor:
-    """The weights with these names in one vector; all matrices and kernels for ``None``."""
+def _weight_vector(module: Any, names: Collection[str] | None) -> tuple[torch.Tensor, list[int]]:
+    """The weights with these names in one vector, all matrices and kernels for ``None``; and the size of each."""
     weights = [
         value.detach().cpu().float().reshape(-1)
         for name, value in named_weights(module)
         if value.is_floating_point() and (value.dim() > 1 if names is None else name in names)
     ]
-    return torch.cat(weights) if weights else torch.zeros(1)
+    weights = weights or [torch.zeros(1)]
+    return torch.cat(weights), [*map(len, weights)]

@@ -341,3 +341,45 @@ def test_a_trunk_that_only_some_teachers_share_says_nothing_about_noise() -> Non
     check_independent(
         modules=[{"0.weight": trunk, "1.weight": head} for trunk, head in zip(trunks, heads, strict=True)]
     )
+
+
+def test_layers_whose_noise_has_unlike_scales_are_accepted() -> None:
+    """A head that learns a hundred times as fast as the trunk, and weights that occur twice in a state dict."""
+    generator = torch.Generator().manual_seed(0)
+    head = 3000 * nn.functional.normalize(torch.randn(5000, generator=generator), dim=0)[None]
+    fast = [
+        {
+            "head": head + torch.randn(1, 5000, generator=generator),
+            "trunk": 0.01 * torch.randn(1, 100_000, generator=generator),
+        }
+        for _ in range(2)
+    ]
+    check_noise(fast, [10_000.0] * 2, initial={name: 0 * one for name, one in fast[0].items()}, accept=())
+    for _ in range(20):
+        tied = [300 * head[:, :4] + torch.randn(1, 4, generator=generator) for _ in range(2)]
+        states = [{str(layer): one for layer in range(8)} for one in tied]
+        norm = 300 * float(head[:, :4].norm())
+        check_noise(states, [norm] * 2, initial={str(layer): 0 * tied[0] for layer in range(8)}, accept=())
+
+
+def test_weight_decay_towards_zero_is_no_shared_noise() -> None:
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randn(10, 50, generator=generator)
+    states = [{"weight": 0.2 * start + 1e-3 * torch.randn(10, 50, generator=generator)} for _ in range(2)]
+    check_noise(states, [10.0] * 2, initial={"weight": start}, accept=())
+    noise = 1e-3 * torch.randn(10, 50, generator=generator)
+    states = [{"weight": decay * start + noise} for decay in (0.2, 0.3)]
+    with pytest.raises(UnprovenPrivacy, match="trained with the same noise"):
+        check_noise(states, [10.0] * 2, initial={"weight": start}, accept=())
+
+
+def test_sums_that_did_not_move_from_their_start_show_no_noise() -> None:
+    """Gradients leave the sums where they are; this noise is less than single precision holds."""
+    generator = torch.Generator().manual_seed(2)
+    start = torch.randn(3, 20, generator=generator)
+    moves = (torch.randn(3, 20, generator=generator) for _ in range(2))
+    noisy_moves = (one - one.mean(dim=0) + 1e-7 * torch.randn(3, 20, generator=generator) for one in moves)
+    states = [{"weight": start + one} for one in noisy_moves]
+    with pytest.raises(UnprovenPrivacy, match="give initial= if they started alike"):
+        check_independent(modules=states)
+    check_independent(modules=states, initial={"weight": start})
