@@ -73,7 +73,7 @@ def checked(function: _Function) -> _Function:
         except TypeError:  # a missing or an unknown argument, which Python names
             if hint := _taken_elsewhere(function, args, kwargs.keys() - signature.parameters.keys()):
                 raise TypeError(hint) from None
-            return function(*args, **kwargs)
+            given = {}
         for name, value in given.items():
             admitted = alternatives(name)
             if not any(_is(value, kind) for kind in admitted):
@@ -86,6 +86,7 @@ def checked(function: _Function) -> _Function:
                     except Exception:  # whatever a wrong value leads to where nothing checks it
                         pass
                 shown = value if isinstance(value, (int, float, str, types.NoneType)) else type(value).__name__
+                shown = f"the class {value.__name__} itself" if isinstance(value, type) else shown
                 raise InvalidArgument(
                     name, " or ".join(dict.fromkeys(map(_called, admitted))), shown
                 )  # data are private

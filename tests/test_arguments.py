@@ -119,5 +119,10 @@ def test_an_argument_of_another_way_to_build_the_class_is_named_with_that_way() 
         Built(target=2.0)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         Built(nonsense=2.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'noise'") as caught:
+        Built()  # type: ignore[call-arg]
+    assert caught.value.__context__ is None  # one clear error, not two
+    with pytest.raises(InvalidArgument, match="got 'the class Built itself'"):
+        Built(noise=Built)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"from_opacus\(allowance=...\) takes it"):
         PrivateMajorityEnsemble([], allowance=1)  # type: ignore[call-arg]

@@ -7,10 +7,11 @@ records the rest in the reading, and refuses whatever is known to break the guar
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -361,10 +362,10 @@ def read_teachers(
     common = common_weights(known) if len(known) == len(sources) else {}
     same: dict[str, Any] = {"unit": unit, "records_per_unit": records_per_unit, "delta": delta, "accept": accept}
     same["initial"] = {**common_constants(known), **(common if initial is None else state_of(initial, "initial"))}
-    profiles = tuple(
-        read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, **same)
-        for source, module, loader, optimizer in zip(sources, *parts, strict=True)
-    )
+    profiles = list[PrivacyProfile]()
+    for number, (source, module, loader, optimizer) in enumerate(zip(sources, *parts, strict=True)):
+        with _naming(number, source, shared=same):
+            profiles.append(read_privacy(source, module=module, data_loader=loader, optimizer=optimizer, **same))
     check_independent(sources, optimizers=parts[2], data_loaders=parts[1], overlap=overlap, accept=accept)
     readings = [profile.reading for profile, state in zip(profiles, weights, strict=True) if state is not None]
     signals = [largest_signal(reading.history, reading.records) for reading in readings]
@@ -372,6 +373,23 @@ def read_teachers(
     loaders = [loader for loader in parts[1] if loader is not None]
     seen: dict[str, Any] = {"overlap": largest_overlap(loaders) if loaders else None, "common": len(common)}
     return tuple(replace(profile, reading=replace(profile.reading, **seen)) for profile in profiles)
+
+
+@contextlib.contextmanager
+def _naming(number: int, source: Source, shared: Collection[str]) -> Iterator[None]:
+    """Let errors say which teacher they are about: its file or its number. Arguments of all teachers are ``shared``."""
+    from_file = isinstance(source, (str, os.PathLike))
+    teacher = str(source) if from_file else f"teacher {number}"
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.name in shared or (from_file and error.name == "source"):  # which shows the file
+            raise
+        raise InvalidArgument(f"{error.name} of {teacher}", error.expected, error.got, error.cure) from None
+    except UnprovenPrivacy as error:
+        if teacher in str(error):
+            raise
+        raise UnprovenPrivacy(f"{teacher}: {error}", finding=error.finding) from None
 
 
 def _accountant(source: Source) -> Mapping[str, Any] | Sequence[Any]:

@@ -724,3 +724,26 @@ def test_a_damaged_field_of_a_file_is_refused(tmp_path, field, value):
     torch.save(good | {field: value}, tmp_path / "teacher.pt")
     with pytest.raises(InvalidArgument, match=r"^(source|history) must be"):
         read_privacy(tmp_path / "teacher.pt")
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ([], r"^teacher 1: the accountant has recorded no step"),
+        ([(1.0, 10, 100)], r"^sample_rate of teacher 1 must be"),
+        (object(), r"^source of teacher 1 must be a PrivacyEngine"),
+    ],
+)
+def test_an_error_about_one_of_several_teachers_names_it(second: Any, words: str) -> None:
+    with pytest.raises((InvalidArgument, UnprovenPrivacy), match=words):
+        read_teachers([RUNS, second])
+    with pytest.raises(InvalidArgument, match=r"^delta must be"):  # of all of them
+        read_teachers([RUNS, second], delta=2.0)
+
+
+def test_an_error_about_one_of_several_files_names_it(teacher, tmp_path):
+    good, bad = tmp_path / "good.pt", tmp_path / "bad.pt"
+    save(good, teacher)
+    save(bad, teacher, privacy_accountant_state_dict=None)
+    with pytest.raises(UnprovenPrivacy, match=r"^\S*bad.pt: the accountant has recorded no step"):
+        read_teachers([good, bad])
