@@ -54,7 +54,8 @@ def check_strength(
     if isinstance(mechanism, str):
         check_kind(mechanism, "mechanism")
     if isinstance(mechanism, Mechanism) and (allowance is not None or target is not None):
-        raise InvalidArgument("mechanism", "a kind where allowance or target is given", mechanism)
+        cure = "A mechanism that is built has its strength: leave out allowance and target."
+        raise InvalidArgument("mechanism", "the name of a kind where allowance or target is given", mechanism, cure)
     if mechanism is None and (allowance is None) == (target is None):
         got = "neither" if target is None else "both"
         raise InvalidArgument("allowance", "given, or else target", got, "One of them sets the noise.")

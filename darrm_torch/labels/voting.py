@@ -340,7 +340,8 @@ class VotingTeachers(nn.ModuleList):
             return logits_by_finding(name, logits, rows, self._findings).flatten(-3, -2)
         if not isinstance(logits, Tensor) or logits.dim() < 1 or logits.shape[:-1] != rows or not logits.shape[-1]:
             expected = f"logits of shape ({', '.join(map(str, rows))}, outputs)"
-            raise InvalidArgument(name, expected, form_of(logits))
+            cure = "Inputs are a batch: one alone is inputs[None]. Single logits are a column, (B, 1)."
+            raise InvalidArgument(name, expected, form_of(logits), cure)
         scores = class_logits(logits)
         if self._classes is None:
             needed, outputs = self._mechanism.classes, scores.shape[-1]
@@ -348,6 +349,8 @@ class VotingTeachers(nn.ModuleList):
                 kind = type(self._mechanism).__name__
                 expected = f"given, because the teachers have {outputs} outputs and {kind} is for {needed}"
                 cure = f"Name the classes that compete, such as classes=(0, 1). {self._mechanism.alternatives}"
+                if needed > outputs:
+                    cure = f"Build it for {outputs} classes."
                 raise InvalidArgument("classes", expected, None, cure)
             return scores
         if max(self._classes) >= scores.shape[-1]:
@@ -399,10 +402,18 @@ def _mismatch(network: nn.Module, number: int, inputs: Structure, error: Excepti
     takes = f"what teacher {number} takes"
     if weight is not None:
         takes += f", whose first weights are {_type_and_shape(weight)}"
-    reason = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
-    parts = {name: _type_and_shape(part) for name, part in tensors_of(inputs)}
-    got = ", ".join(text if name == "inputs" else f"{name} {text}" for name, text in parts.items())
-    return InvalidArgument("inputs", takes, got, textwrap.shorten(reason, 160))
+    lines = str(error).splitlines() if "TorchScript" in str(error) else []  # whose last line says what went wrong
+    reason = lines[-1] if lines else f"{type(error).__name__}: {str(error) or 'no message'}"
+    parts = dict(tensors_of(inputs))
+    got = [
+        _type_and_shape(part) if name == "inputs" else f"{name} {_type_and_shape(part)}"
+        for name, part in itertools.islice(parts.items(), 4)
+    ]
+    got += [f"{len(parts) - len(got)} more"] if len(parts) > len(got) else []
+    cure = "A batch is one tensor, such as torch.stack(inputs). " if isinstance(inputs, list) else ""
+    if "type" in reason and not any(part.is_floating_point() for part in parts.values()):
+        cure = "Convert them as in training, such as inputs.float() / 255 for images of bytes. "
+    return InvalidArgument("inputs", takes, ", ".join(got), cure + textwrap.shorten(reason, 160))
 
 
 def _type_and_shape(tensor: Tensor) -> str:

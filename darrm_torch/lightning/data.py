@@ -92,9 +92,11 @@ class PrivateLabelDataModule(L.LightningDataModule):
             not (hasattr(public, "__getitem__") and hasattr(public, "__len__"))
             or isinstance(public, str | bytes | type)
             or getattr(public, "ndim", None) == 0
+            or type(public).__name__ == "DataFrame"  # its items are columns
         ):
             expected = "a tensor, a tuple or a mapping of tensors, or a map-style Dataset"
-            raise InvalidArgument("public", expected, type(public).__name__)
+            cure = "Of a table take torch.tensor(table.to_numpy(), dtype=torch.float32)."
+            raise InvalidArgument("public", expected, type(public).__name__, cure)
         self._public = public if isinstance(public, Rows) else _Inputs(public)
         self._keys = None if keys is None else checked_keys(keys)
         if self._keys is not None and len(self._keys) != len(self._public):

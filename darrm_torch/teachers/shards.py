@@ -305,7 +305,10 @@ def _encoded(ids: Iterable[int | str]) -> list[bytes]:
             raise InvalidArgument("records", expected, type(one).__name__, cure)
         encoded.append((f"s{one}" if isinstance(one, str) else f"i{int(one)}").encode())
     if len(set(encoded)) < len(encoded):
-        cure = "Several rows with one id share a draw, but training protects one row. Pass the number of records."
+        cure = (
+            "Several rows with one id share a draw, but training protects one row. Combine the rows of a person into "
+            "one, or pass the number of records: then each row draws for itself, and is protected by itself."
+        )
         raise InvalidArgument("records", "ids that are unique by schema", "an id more than once", cure)
     return encoded
 

@@ -54,7 +54,10 @@ def tensors_of(inputs: Structure, name: str = "inputs", *, depth: int = 0) -> It
         return
     expected = "a tensor (B, ...), or a tuple or a mapping of tensors"
     if not isinstance(inputs, Mapping | tuple | list) or depth > _DEEPEST:
-        raise InvalidArgument(name, expected, type(inputs).__name__)
+        cure = (
+            "Of a table take torch.tensor(table.to_numpy(), dtype=torch.float32), of a list of arrays np.stack first."
+        )
+        raise InvalidArgument(name, expected, type(inputs).__name__, cure)
     if isinstance(inputs, Mapping) and not all(isinstance(key, str) for key in inputs):
         raise InvalidArgument(name, "a mapping with strings as keys", "other keys")
     parts = sorted(inputs.items()) if isinstance(inputs, Mapping) else [*enumerate(inputs)]

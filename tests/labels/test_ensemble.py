@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from opacus import PrivacyEngine
@@ -183,16 +184,51 @@ def test_wrong_teachers_cost_nothing(models: list[nn.Module], how: dict[str, Any
 @pytest.mark.parametrize(
     ("inputs", "got"),
     [
-        (torch.rand(2, 3), r"float32 of shape \(2, 3\)"),
-        (torch.arange(8).reshape(2, 4).byte(), r"uint8 of shape \(2, 4\)"),
+        (torch.rand(2, 3), r"float32 of shape \(2, 3\)'. "),
+        (
+            torch.arange(8).reshape(2, 4).byte(),
+            r"uint8 of shape \(2, 4\)'. Convert them as in .* inputs.float\(\) / 255",
+        ),
+        (list(torch.rand(9, 4)), r"inputs\[0\] float32 of shape \(4,\), .* 5 more'. A batch is one .*torch.stack\(inp"),
     ],
 )
 def test_inputs_that_are_not_for_the_teachers_cost_nothing(count: int, inputs: Tensor, got: str) -> None:
     ensemble = free([nn.Linear(4, 2) for _ in range(count)])
     expected = r"inputs must be what teacher 0 takes, whose first weights are float32 of shape \(2, 4\), got '"
-    with pytest.raises(dt.InvalidArgument, match=expected + got + "'. RuntimeError: mat1 and mat2"):
+    with pytest.raises(dt.InvalidArgument, match=f"{expected}{got}.*(RuntimeError: mat1 and mat2|TypeError)"):
         ensemble(inputs)
     assert ensemble.ledger.count == 0
+
+
+def test_what_torchscript_says_about_inputs_is_its_last_line() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        ensemble = free([torch.jit.script(nn.Linear(4, 2)) for _ in range(3)])
+    with pytest.raises(dt.InvalidArgument, match=r"'. RuntimeError: mat1 and mat2 shapes cannot be multiplied"):
+        ensemble(torch.rand(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.zeros((2, 4), np.float32), "got 'ndarray'. Of a table take torch.tensor"),
+        (list(np.zeros((2, 4), np.float32)), r"^inputs\[0\] must be .* of a list of arrays np.stack first"),
+        (torch.rand(4), r"got \(2,\). Inputs are a batch: one alone is inputs\[None\]"),
+    ],
+)
+def test_an_error_says_how_inputs_become_a_batch(inputs: Any, message: str) -> None:
+    with pytest.raises(dt.InvalidArgument, match=message):
+        free([nn.Linear(4, 2) for _ in range(3)])(inputs)
+
+
+def test_a_mechanism_for_more_classes_than_the_teachers_have_is_refused() -> None:
+    teachers = [nn.Linear(4, 3) for _ in range(3)]
+    with pytest.raises(
+        dt.InvalidArgument, match=r"have 3 outputs and NoiseFreeMajority is for 7.*Build it for 3 classes"
+    ):
+        dt.PrivateMajorityEnsemble(teachers, dt.NoiseFreeMajority(classes=7), ledger=dt.PrivacyLedger())(
+            torch.rand(2, 4)
+        )
 
 
 def test_a_mechanism_for_others_is_refused_before_anything_is_charged() -> None:

@@ -159,6 +159,12 @@ def test_a_resumed_run_and_a_learning_rate_search_ask_nothing_again(tmp_path: Pa
     assert Counted.asked == 0
 
 
+def test_a_table_is_no_data_set_of_inputs() -> None:
+    Table = type("DataFrame", (list,), {})  # as that of pandas, whose items are columns
+    with pytest.raises(dt.InvalidArgument, match=r"got 'DataFrame'. Of a table take torch.tensor\(table.to_numpy"):
+        PrivateLabelDataModule(ensemble(), Table([[0.0], [1.0]]), queries=1)
+
+
 def test_a_budget_that_is_too_small_stops_the_fit_before_it_begins(tmp_path: Path) -> None:
     teachers = ensemble(budget=0.25)
     with pytest.raises(dt.BudgetExceeded, match="2 more labels fit"):
