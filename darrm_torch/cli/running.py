@@ -52,7 +52,9 @@ def run_command(command: Command, arguments: Sequence[str] | None = None, *, pro
             for reported in ("cannot be paid", "are hardly"):  # by an error, and by `darrm label`
                 warnings.filterwarnings("ignore", message=f"the labels {reported}", category=LabelWarning)
             try:
-                return command.run(options)
+                status = command.run(options)
+                sys.stdout.flush()  # here, where a reader that has gone is expected
+                return status
             except SystemExit:  # Lightning turns Ctrl-C into it
                 raise KeyboardInterrupt from None
     except DarrmError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,3 +72,15 @@ def test_the_command_line_overrides_the_file_of_options(capsys: pytest.CaptureFi
     arguments = ("--config", str(tmp_path / "options.yaml"), "--label-target", "2")
     assert outcome(capsys, lambda options: seen.append(options) or 0, *arguments) == (0, "")
     assert (seen[0].label_target, seen[0].ledger) == (2.0, "kept")
+
+
+def test_a_reader_that_has_gone_is_noticed_where_it_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the interpreter the same error would be status 120."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        command = Command(
+            summary="A test.", example="tool x", add_arguments=add_arguments, run=lambda _: print("x") or 0
+        )
+        assert run_command(command, (), prog="tool x") == 141
