@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from .errors import DarrmError, InvalidArgument, check_number
 
-__all__ = ["as_array", "checked", "is_dense", "validate"]
+__all__ = ["MISSING_VALUE", "as_array", "checked", "is_dense", "validate"]
+
+MISSING_VALUE = "A missing value needs a public number in its place, and a column that marks it as missing."
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import is_dense
+from ..arguments import MISSING_VALUE, is_dense
 from ..errors import InvalidArgument
 from ..files import weights_in, write_whole
 from ..limits import MOST_BYTES, MOST_TEXT, check_bytes, check_file, check_unpacked, read_file
@@ -30,6 +30,7 @@ __all__ = [
     "read_inputs",
     "read_tensor",
     "read_text",
+    "table_columns",
     "teacher_files",
     "whole",
     "write_labels",
@@ -282,17 +283,60 @@ def _checked_tensor(name: str, tensor: Any, size: int) -> Any:
 def _read_csv(name: str, file: Path) -> tuple[list[str], Any]:
     """The names and the numbers of a .csv file's columns; the names are empty if its first line holds numbers."""
     check_file(name, file, expected="a .csv file (a .npy file may be larger)", most=MOST_BYTES)
+    first, named = _first_line(file)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are no numbers, which read_tensor says
+            numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
+    except ValueError:
+        if (mistake := _first_mistake(file, first if named else [])) is None:
+            raise
+        raise InvalidArgument(name, "a table of numbers, separated by commas", *mistake) from None
+    return first if named else [""] * len(first), numbers
+
+
+def _first_line(file: Path) -> tuple[list[str], bool]:
+    """The first line of a .csv file, and whether it holds the names of the columns: not only numbers."""
     with file.open(encoding="utf-8-sig", newline="") as text:
-        first = next(csv.reader([text.readline(_LONGEST_LINE)]), [])
+        first = [one.strip() for one in next(csv.reader([text.readline(_LONGEST_LINE)]), [])]
     try:
         list(map(float, first))
-        named = False
+        return first, False
     except ValueError:
-        named = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are no numbers, which read_tensor says
-        numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
-    return [one.strip() if named else "" for one in first], numbers
+        return first, True
+
+
+def _first_mistake(file: Path, names: Sequence[str]) -> tuple[str, str] | None:
+    """What the first cell of a .csv file that is no number holds, in words, and what to do about it."""
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        lines = csv.reader(text)
+        for cells in islice(lines, int(bool(names)), None):
+            for place, cell in enumerate(cells):
+                try:
+                    float(cell)
+                except ValueError:
+                    column = repr(names[place]) if place < len(names) else place + 1
+                    where = f"in line {lines.line_num}, column {column}"
+                    if not cell.strip():
+                        return f"nothing {where}", MISSING_VALUE
+                    if ";" in cell or "\t" in cell:
+                        return (
+                            f"another separator in line {lines.line_num}",
+                            "Write the table with commas, and numbers with points.",
+                        )
+                    return f"text {where}", "Leave such a column out, or write its values as numbers."
+    return None
+
+
+def table_columns(path: str) -> list[str] | None:
+    """The names of the columns of a table that can be read; None if they have none, or if it is no table."""
+    file = Path(path)
+    if file.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return list(parquet.read_schema(file).names)
+    first, named = _first_line(file) if file.suffix == ".csv" else ([], False)
+    return first if named else None
 
 
 def _read_parquet(name: str, file: Path) -> tuple[list[str], Any]:

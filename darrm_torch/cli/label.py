@@ -14,8 +14,8 @@ import darrm_torch as dt
 from ..errors import BudgetExceeded, InvalidArgument, check_integer
 from ..privacy.guarantees import format_bound
 from ..reprs import wrapped
-from .files import ARRAYS, check_ending, given_files, read_ids, read_inputs, whole, write_labels
-from .ledger import check_kept, keep, take_over, too_expensive, with_budget
+from .files import ARRAYS, check_ending, given_files, read_ids, read_inputs, table_columns, whole, write_labels
+from .ledger import check_columns, check_kept, keep, take_over, too_expensive, with_budget
 from .networks import competing, load_model
 from .parser import Command, one_of, option_names, require, typed
 from .promises import (
@@ -177,6 +177,8 @@ def _run(chosen: Any) -> int:
         ledger = with_budget(ledger, budget, option)
         budget = ledger.budget
     source = _Models(chosen) if chosen.votes is None else Votes(chosen)
+    if ledger is not None:
+        check_columns(ledger, source.columns)
     if chosen.total_target and chosen.labels is None:
         chosen.labels = source.inputs
     # First with a ledger in memory: a refused command leaves no new file behind.
@@ -199,12 +201,17 @@ def _run(chosen: Any) -> int:
         if ledger is None:
             ensemble = ensemble.spending_from(dt.PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
-        keep(chosen, ensemble.ledger)
+        keep(chosen, ensemble.ledger, source.columns)
+        before = ensemble.ledger.count
         with progress(source.inputs, "labels") as bar:
             source.release(ensemble, beside, bar.update)
     if chosen.json:
-        print_json({**ensemble.privacy_report(as_dict=True), "expected_agreement": agreement})
+        shown = {"labels_before": before, "expected_agreement": agreement}
+        print_json({**ensemble.privacy_report(as_dict=True), **shown})
     else:
+        now = ensemble.ledger.count
+        paid = f"The ledger had {before} before and has {now} now; those that it had were free."
+        print(wrapped(f"Labels: {source.inputs}, in {chosen.out}. {paid}"))
         print(ensemble.privacy_report())
     return 0
 
@@ -260,6 +267,7 @@ class _Models:
         if given:
             raise InvalidArgument(option_names(given), "used with --votes", "--models")
         self._chosen, self._inputs = chosen, read_inputs("--inputs", chosen.inputs, chosen.tokenizer)
+        self.columns = table_columns(chosen.inputs) if chosen.tokenizer is None else None
         self.files, self._models = given_files("--models", chosen.models), list[Any]()
         with progress(len(self.files), "models") as bar:
             for file in self.files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
@@ -20,7 +20,7 @@ from .parser import Command, option_name, typed
 from .showing import print_json
 from .values import read_guarantee
 
-__all__ = ["COMMAND", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
+__all__ = ["COMMAND", "check_columns", "check_kept", "keep", "take_over", "too_expensive", "with_budget"]
 
 # The options that a ledger was started with. Its file notes them, so that later runs may leave them out.
 _KEPT = (
@@ -39,6 +39,7 @@ _KEPT = (
     "records_per_unit",
     "neighbours",
 )
+_KEPT_OF_VOTES = ("class_names", "class_count", "keys")  # the ledger's rules hold them, so that others are refused
 
 
 def _add_arguments(parser: Any) -> None:
@@ -130,11 +131,25 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def keep(chosen: Any, ledger: dt.PrivacyLedger) -> None:
-    """Note the options in a ledger, for the next run."""
-    ledger.note(
-        "options", json.dumps({name: getattr(chosen, name) for name in _KEPT if getattr(chosen, name) is not None})
-    )
+def keep(chosen: Any, ledger: dt.PrivacyLedger, columns: Sequence[str] | None) -> None:
+    """Note the options, and the columns of a table of inputs, in a ledger, for the next run."""
+    options = {name: getattr(chosen, name) for name in (*_KEPT, *_KEPT_OF_VOTES)}
+    ledger.note("options", json.dumps({name: value for name, value in options.items() if value is not None}))
+    if columns is not None:
+        ledger.note("columns", json.dumps(columns))
+
+
+def check_columns(ledger: dt.PrivacyLedger, columns: Sequence[str] | None) -> None:
+    """Refuse a table of inputs whose columns are not those of the first table, in the same order."""
+    first = json.loads(ledger.note("columns") or "null")
+    if columns is None or first in (None, columns):
+        return
+    number = next((place for place, (was, now) in enumerate(zip(first, columns, strict=False)) if was != now), None)
+    expected, got = f"a table of {len(first)} columns", str(len(columns))
+    if number is not None:
+        expected, got = f"a table whose column {number + 1} is {first[number]!r}", columns[number]
+    cure = "Networks know columns by their place: give them the same names in the same order."
+    raise InvalidArgument("--inputs", f"{expected}, as when {ledger.path} was started", got, cure)
 
 
 def take_over(chosen: Any, ledger: dt.PrivacyLedger) -> None:
@@ -147,6 +162,10 @@ def take_over(chosen: Any, ledger: dt.PrivacyLedger) -> None:
         elif _value(name, given) != _value(name, was):
             expected = f"left out, or as when {chosen.ledger} was started ({typed(kept)})"
             raise InvalidArgument(option_name(name), expected, given, "Other noise needs another --ledger.")
+    if chosen.votes is not None:
+        if chosen.class_names is None and chosen.class_count is None:
+            chosen.class_names, chosen.class_count = kept.get("class_names"), kept.get("class_count")
+        chosen.keys = kept.get("keys") if chosen.keys is None else chosen.keys
 
 
 def _options(ledger: dt.PrivacyLedger) -> dict[str, Any]:

@@ -65,6 +65,8 @@ def add_arguments(parser: Any) -> None:
 class Votes:
     """The votes that the options name, and the labels that they become."""
 
+    columns = None  # the ledger is bound to those of the teachers
+
     def __init__(self, chosen: Any) -> None:
         given = [name for name in _OF_MODELS if getattr(chosen, name) is not None]
         if given:

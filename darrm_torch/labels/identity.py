@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import checked, is_dense
+from ..arguments import MISSING_VALUE, checked, is_dense
 from ..errors import InvalidArgument
 from ..teachers.structures import Structure, mapped, size_of, tensors_of
 from .ledger_index import checked_keys
@@ -67,7 +67,7 @@ def check_finite_inputs(inputs: Structure) -> None:
     Raises:
         InvalidArgument: a part has such a number.
     """
-    cure = "Check the data. A missing value needs a public number in its place, and a column that marks it as missing."
+    cure = f"Check the data. {MISSING_VALUE}"
     for name, part in tensors_of(inputs):
         # The extremes are NaN or infinite if any number is; unlike isfinite(), they need no copy of the batch.
         if part.is_floating_point() and part.numel() and not torch.stack(part.aminmax()).isfinite().all():

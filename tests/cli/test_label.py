@@ -15,6 +15,7 @@ import pytest
 
 import darrm_torch as dt
 from darrm_torch import cli
+from darrm_torch.cli.ledger import check_columns
 from darrm_torch.planning.families import FAMILIES
 from tests.cli.commands import ASK, GNMAX, LABEL, MODELS, WIDE, check_mistake, name_of, said
 
@@ -29,6 +30,32 @@ def test_models_of_a_folder_inputs_of_npz_and_labels_for_a_spreadsheet(
     head, *rows = (trained / "y.csv").read_text().splitlines()
     assert head == "index,label"
     assert rows == [f"{index},{label}" for index, label in enumerate(np.load("y.npy"))]
+
+
+def test_a_table_with_its_columns_in_another_order_is_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The networks know columns by their place, so its labels would be paid for and wrong."""
+    names, numbers = ["age", "pulse", "dose", "size"], np.load("x.npy")
+    for file, order in (("first", [0, 1, 2, 3]), ("moved", [0, 2, 1, 3])):
+        head = ",".join(names[column] for column in order)
+        np.savetxt(f"{file}.csv", numbers[:, order], delimiter=",", header=head, comments="")
+    ask = ("label", "--inputs", "first.csv", *LABEL[3:])
+    said(capsys, *ask)
+    words = "--inputs must be a table whose column 2 is 'pulse', as when"
+    check_mistake(capsys, trained, "label", "--inputs", "moved.csv", *LABEL[3:], words=words)
+    with pytest.raises(dt.InvalidArgument, match=r"a table of 4 columns, as when .* got '5'"):
+        check_columns(dt.PrivacyLedger("labels.ledger"), [*names, "more"])
+    assert "Released: 30 labels" in said(capsys, "label", "--inputs", "first.csv", *LABEL[3:])
+
+
+def test_the_report_says_what_was_written_and_what_was_free(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("ten.npy", np.load("x.npy")[:10])
+    assert "Labels: 10, in y.npy. The ledger had 0 before and has 10 now" in said(
+        capsys, "label", "--inputs", "ten.npy", *LABEL[3:]
+    )
+    assert "Labels: 30, in y.npy. The ledger had 10 before and has 30 now" in said(capsys, *LABEL)
+    assert json.loads(said(capsys, *LABEL, "--json"))["labels_before"] == 30
 
 
 READERS = """

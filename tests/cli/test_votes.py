@@ -50,7 +50,7 @@ def test_votes_become_labels_with_their_keys_and_are_paid_for_once(
     counts = np.stack([(one == VOTES).sum(axis=1) for one in range(3)], axis=1)
     winners = np.array([int(label) for _, label in first[1:]])
     assert (counts[np.arange(40), winners] == counts.max(axis=1)).all()
-    assert label(tmp_path, "--keys=id", "--teachers=5", "--class-count=3", "--teacher=0.5,1e-5", out="z.csv") == 0
+    assert label(tmp_path, "--teachers=5", "--teacher=0.5,1e-5", out="z.csv") == 0  # the ledger knows keys and classes
     assert rows(tmp_path / "z.csv") == first
 
 
