@@ -235,7 +235,7 @@ def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
     parts = [
         described["kind"],
-        *(f"{name} {format_bound(strength[name])}" for name in _STRONG if strength.get(name) is not None),
+        *(f"{name} {format_bound(strength[name], 6)}" for name in _STRONG if strength.get(name) is not None),
     ]
     if getattr(proof, "target", None) is not None:
         parts.append(f"{proof.target} for each label")

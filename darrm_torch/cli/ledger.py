@@ -72,7 +72,7 @@ def _run(chosen: Any) -> int:
     print(f"Budget: {ledger.budget or 'none, so there is no limit'}.")
     if mechanism:
         numbers = [
-            f", {name} {format_bound(value)}" for name, value in mechanism["parameters"].items() if _is_number(value)
+            f", {name} {format_bound(value, 6)}" for name, value in mechanism["parameters"].items() if _is_number(value)
         ]
         print(wrapped(f"Noise: {mechanism['kind']}{''.join(numbers)}."))
     if options:

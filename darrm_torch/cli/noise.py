@@ -21,7 +21,8 @@ __all__ = ["COMMAND", "read_noise", "report_noise"]
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--teachers", type=int, metavar="K", help="required: number of teachers")
     add_teacher(parser)
-    add_common(parser)
+    default = "independent:0.75: each teacher is right with probability 0.75, independently of the others"
+    add_common(parser, prior="independent:0.75", default=default)
     parser.add_argument(
         "--target", type=guarantee, metavar="EPS,DELTA", help="compute the optimum for one label that keeps this"
     )

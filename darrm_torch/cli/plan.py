@@ -31,8 +31,8 @@ def _add_arguments(parser: Any) -> None:
         "--teachers-folder", metavar="FOLDER", help="or: read the guarantees from teacher-*.pt files of Opacus"
     )
     add_unit(parser)
-    add_common(parser)
-    parser.set_defaults(prior=None)
+    default = "typical votes, of private teachers beta:1.6,0.4: right with probability 0.8, often on the same inputs"
+    add_common(parser, prior=None, default=default)
     parser.add_argument(
         "--classes",
         type=int,

@@ -229,16 +229,15 @@ def terms_of_labels(
     }
 
 
-def add_common(parser: Any) -> None:
-    """The options ``--overlap`` and ``--prior``."""
+def add_common(parser: Any, *, prior: str | None, default: str) -> None:
+    """The options ``--overlap`` and ``--prior``, whose value is ``prior`` unless it is given; ``default`` says it."""
     parser.add_argument(
         "--overlap", type=int, metavar="R", help="most teachers that one record can affect (default: all)"
     )
     parser.add_argument(
         "--prior",
         type=checked_prior,
-        default="independent:0.75",
+        default=prior,
         metavar="P",
-        help="the expected votes: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: independent:0.75, that is "
-        "IndependentVotes(mean=0.75): each teacher is right with probability 0.75, independently of the others)",
+        help=f"the expected votes: independent:MEAN, shared:LOW,HIGH or beta:A,B (default: {default})",
     )

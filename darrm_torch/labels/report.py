@@ -84,7 +84,8 @@ def report_as_text(facts: Mapping[str, Any], *, markdown: bool = False) -> str:
         paragraphs.append(
             _cost(f"All {given} {released} together are", facts["total"])
             + "".join(
-                f" The bound by {other['name']} is no lower: {format_bound(other['epsilon'])}." for other in others
+                f" The bound by {other['name']} is no lower: epsilon {format_bound(other['epsilon'])}."
+                for other in others
             )
         )
     paragraphs += [f"Validation: {one['text']}. The bounds above cover it." for one in facts["validation"]]

@@ -56,10 +56,11 @@ class OneModel:
 
 
 def one_model(request: Request) -> OneModel | None:
-    """The one model that keeps the target of all labels (or of one); None where their DP-SGD is unknown or long."""
-    if len(request.teacher.dp_sgd) != 1 or request.teacher.promises or request.teacher.unit != RECORD:
+    """The one model that keeps the target of all labels (or of one); None where their DP-SGD is unknown or unlike."""
+    teacher = request.teacher
+    if len(teacher.dp_sgd) != 1 or teacher.promises or teacher.unlike or teacher.unit != RECORD:
         return None
-    ((noise, rate, steps, *_),) = request.teacher.dp_sgd
+    ((noise, rate, steps, *_),) = teacher.dp_sgd
     try:
         needed = calibrate_noise(request.targets[-1], sample_rate=rate, steps=steps)
     except InvalidArgument:

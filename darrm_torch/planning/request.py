@@ -231,8 +231,12 @@ class Request:
     def unmet(self) -> InvalidArgument:
         """The error to raise where no strength of a mechanism keeps the targets."""
         name = "allowance" if self.allowance else "total_target" if self.label_target is None else "label_target"
-        wanted = " and ".join(f"{target} for {count}" for count, target in self.requirements)
-        return InvalidArgument(name, "one that some strength of this mechanism keeps", wanted or self.allowance)
+        counted = [f"{target} for {count} label{'s' * (count != 1)}" for count, target in self.requirements]
+        cure = "Raise it, or state how many teachers one record can affect, if that is not all of them."
+        if not self.teacher.is_private:
+            cure = "Nothing is stated of the teachers. If they are private, give what each of them promises."
+        expected = "one that some strength of this mechanism keeps"
+        return InvalidArgument(name, expected, " and ".join(counted) or self.allowance, cure)
 
 
 @dataclass(frozen=True)

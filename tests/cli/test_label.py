@@ -311,7 +311,7 @@ def test_noise_and_expected_agreement_are_shown_before_anything_is_charged(
         patch.setattr(dt.PrivateMajorityEnsemble, "forward", stopped)
         assert cli.main(little) == 130
     noise, *warning, end = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"Noise: GNMax, sigma \d{3,4}\.?\d?; expected agreement 0\.[45]\d\.", noise)
+    assert re.fullmatch(r"Noise: GNMax, sigma \d{3,4}\.?\d*; expected agreement 0\.[45]\d\.", noise)
     assert "hardly better than guesses" in warning[0]
     assert "3 of 3 teachers: for disjoint shards pass --overlap 1" in " ".join(" ".join(warning).split())
     assert end == "darrm: stopped"

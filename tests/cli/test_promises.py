@@ -15,7 +15,7 @@ from darrm_torch.teachers.findings import FINDINGS
 def read(*arguments: str) -> Any:
     parser = Parser()
     add_teacher(parser)
-    add_common(parser)
+    add_common(parser, prior=None, default="none")
     add_accept(parser)
     return parser.read(arguments)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -31,8 +32,11 @@ def test_the_noise_of_one_model_keeps_the_target(overlap: int) -> None:
     assert "no more noise" in str(one) if overlap == 11 else "less noise" in str(one)
 
 
-@pytest.mark.parametrize("teacher", [None, dt.PrivacyGuarantee(epsilon=0.5, delta=1e-6)])
-def test_nothing_is_said_where_the_training_is_unknown(teacher: dt.PrivacyGuarantee | None) -> None:
+UNLIKE = [dt.PrivacyProfile.from_dp_sgd([(noise, rate, 50)]) for noise, rate in ((1.2, 1 / 30), (2.0, 0.1), (2.5, 0.1))]
+
+
+@pytest.mark.parametrize("teacher", [None, dt.PrivacyGuarantee(epsilon=0.5, delta=1e-6), UNLIKE])
+def test_nothing_is_said_where_the_training_is_unknown_or_unlike(teacher: Any) -> None:
     target = dt.PrivacyGuarantee(epsilon=0.5, delta=1e-5)
     answer = dt.plan(teachers=3, teacher=teacher, label_target=target)
     assert answer.one_model is None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import darrm_torch as dt
 from darrm_torch import InvalidArgument, Plan, PluralityVotes, PrivacyGuarantee, PrivacyProfile, RandomAllocation
 from darrm_torch.noise.priors import IndependentVotes
 from darrm_torch.planning.request import Promised, Request
@@ -115,3 +116,16 @@ def test_an_allowance_stands_for_the_targets() -> None:
     assert request.strongest(lambda m: Promised(allowance=m), 1e-6, 9.0) == pytest.approx(2.5, rel=2e-6)
     with pytest.raises(InvalidArgument, match="allowance must be one that some strength"):
         request.strongest(lambda m: Promised(allowance=m), 3.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "cure"),
+    [
+        (None, r"got '\(0.1, 1e-05\)-DP for 1 label'. Nothing is stated of the teachers."),
+        (dt.PrivacyGuarantee(epsilon=5.0, delta=1e-5), "Raise it, or state how many teachers one record can affect"),
+    ],
+)
+def test_a_target_that_nothing_keeps_ends_with_what_to_do(teacher: dt.PrivacyGuarantee | None, cure: str) -> None:
+    target = dt.PrivacyGuarantee(epsilon=0.1, delta=1e-5)
+    with pytest.raises(dt.InvalidArgument, match=f"^label_target must be one that some strength .*{cure}"):
+        dt.strongest_mechanism("noise-free", teachers=3, classes=2, teacher=teacher, label_target=target)
