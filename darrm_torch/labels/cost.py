@@ -60,7 +60,7 @@ class Price:
 
     def _fits(self, labels: int, budget: PrivacyGuarantee) -> bool:
         if self.cost is None:
-            cure = "The ledger has a budget: pass a cost to it or to bind()."
+            cure = "Build the ensemble of the ledger with it, or pass a cost to the ledger or to bind()."
             raise InvalidArgument("cost", "given, to price the labels", None, cure)
         return fits(self.cost, labels, budget)
 

@@ -239,7 +239,8 @@ def read_privacy(
     if not (counted_steps(history, counter, steps) or watched) and (optimizer is not None or from_file):
         notes.append(
             "Nothing but the accountant counted the steps (SGD does not). To have them checked, call "
-            "watch_training(optimizer) before the first one and pass the optimizer, or pass steps= to read_privacy."
+            "watch_training(optimizer) before the first one and pass the optimizer, or pass steps= to read_privacy. A "
+            'file may hold them: save_checkpoint(..., checkpoint_dict={"global_step": steps}).'
         )
     if public_steps := record.get("public_steps"):
         notes.append(
