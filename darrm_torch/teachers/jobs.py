@@ -14,7 +14,7 @@ import secrets
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..errors import UnprovenPrivacy
+from ..errors import DarrmError, UnprovenPrivacy
 from ..interrupts import deferred_interrupts
 from .dp_sgd import TrainingSettings, train_teacher
 from .structures import checked_device
@@ -116,6 +116,9 @@ def run_jobs(
         workers: the largest number of jobs at a time; default: all in an executor, else as many as cores (1 on CUDA).
         device: where the jobs compute.
         meanwhile: is called once, as soon as the first jobs run.
+
+    Raises:
+        DarrmError: a process died.
     """
     if not queue:
         meanwhile()
@@ -166,14 +169,27 @@ def _run(
         meanwhile()
         while running:
             done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-            on_wait()
+            errors = list[Exception]()
             while done:  # and keep no future: Dask would compute it again if its worker died
                 future = done.pop()
-                (queued, _), outcome = running.pop(future), future.result()
-                del future
-                queued.store(*outcome)
+                queued, _ = running.pop(future)
+                try:
+                    outcome = future.result()
+                    del future
+                    queued.store(*outcome)
+                except Exception as error:  # the others that are done are stored all the same
+                    errors.append(error)
                 on_done()
+            on_wait()
+            if errors:
+                raise errors[0]
             submit()
+    except BrokenExecutor:
+        raise DarrmError(
+            "a process died while it trained a teacher: most often the machine has no memory left for it. Finished "
+            "teachers are kept. Run the same again to train the others, with fewer workers or a smaller "
+            "max_physical_batch_size if memory was short"
+        ) from None
     finally:
         for future in running:
             future.cancel()

@@ -120,7 +120,8 @@ def train_teachers(
         UnprovenPrivacy: training changes the network other than by its noisy steps; or, tried on random numbers of the
             records' shapes, a layer or the loss mixes the records of a batch, layers see rows that are no records, or
             the network remembers what it has read.
-        DarrmError: a training failed. The reason is in the private folder, because it may show a record.
+        DarrmError: a process died; or a training failed, for a reason that is in the private folder, because it may
+            show a record.
     """
     prepared = prepare_training(
         folder,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import Executor, Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from darrm_torch import TrainingSettings
+from darrm_torch import DarrmError, TrainingSettings, UnprovenPrivacy
 from darrm_torch.teachers.jobs import Job, QueuedJob, run_job, run_jobs, shared_cores
 from tests.teachers.helpers import Centred, build, some_data
 
@@ -112,6 +114,32 @@ def test_the_longest_jobs_run_first_and_the_rest_in_order() -> None:
     )
     assert executor.log == ["C", "F", "a", "meanwhile", "b", "d", "e"]
     assert (sorted(stored), bar.n) == ([b"C", b"F", b"a", b"b", b"d", b"e"], 6)
+
+
+def test_what_is_finished_beside_a_failure_is_kept() -> None:
+    class Dying(Recorder):
+        def finish(self) -> None:
+            (lost, _), *others = self.running
+            lost.set_exception(BrokenProcessPool("terminated abruptly"))
+            for done, name in others:
+                done.set_result(("trained", name.encode()))
+
+    def refuse(kind: str, content: bytes) -> None:
+        raise UnprovenPrivacy("no")
+
+    for executor, error in ((Dying(most=9), "a process died.*Run the same again"), (Recorder(most=9), "no")):
+        stored = list[bytes]()
+        failing = replace(queued("A", [])[0], store=refuse)
+        with pytest.raises(DarrmError, match=error):
+            run_jobs(
+                [*queued("abcdefgh", stored), failing],
+                Bar(),
+                executor=executor,
+                workers=9,
+                device="cpu",
+                meanwhile=lambda: None,
+            )
+        assert len(stored) == 8
 
 
 def test_without_jobs_there_is_only_the_meanwhile() -> None:
