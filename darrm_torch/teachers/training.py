@@ -276,11 +276,12 @@ def prepare_training(
     def store(number: int, kind: str, content: bytes) -> None:
         if kind == "unproven":
             raise UnprovenPrivacy(content.decode())
-        report = private / "failed-training.txt"
-        with write_whole(files[number] if kind == "trained" else report, private=True) as temporary:
-            temporary.write_bytes(content)
-            os.utime(temporary, ns=(started, started))
-        if kind != "trained":
+        report, trained = private / "failed-training.txt", kind == "trained"
+        if not (trained and files[number].exists()):  # else another run was quicker, and its teacher may be in use
+            with write_whole(files[number] if trained else report, private=True) as temporary:
+                temporary.write_bytes(content)
+                os.utime(temporary, ns=(started, started))
+        if not trained:
             raise DarrmError(
                 f"a training failed. The reason is in {report} and nowhere else, because it may show a record or its "
                 "shard"

@@ -329,6 +329,21 @@ def test_a_training_is_finished_whatever_becomes_of_another_beside_it(
     assert shards.finished
 
 
+def test_of_two_runs_at_a_time_the_first_teacher_is_kept(
+    allocated: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A finished teacher may have answered already, and none of them may be trained again."""
+    arguments = {name: value for name, value in allocated[1].items() if name != "progress"}
+    arguments["shards"] = shards = assign_shards(3, teachers=5)
+    with ThreadPoolExecutor(1) as executor:
+        one, other = (prepare_training(tmp_path, **arguments) for _ in range(2))
+        run_trainings([one], executor=executor, progress=False)
+        first = [file.read_bytes() for file in one.files]
+        assert shards.finished
+        run_trainings([other], executor=executor, progress=False)
+    assert [file.read_bytes() for file in other.files] == first
+
+
 def test_a_second_training_on_the_same_shards_is_priced_without_the_allocation(
     allocated: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
