@@ -115,7 +115,7 @@ def _add_arguments(parser: Any) -> None:
         "the mechanism's own randomness protects)",
     )
     teachers.add_argument("--delta", type=float, help="delta of one teacher (default: 1e-5)")
-    add_accept(teachers)
+    add_accept(teachers, "guesses")
     add_unit(parser)
 
 
@@ -196,8 +196,10 @@ def _run(chosen: Any) -> int:
         agreement = None
         if ensemble.mechanism.shares == 1:
             agreement = _expected_agreement(ensemble, source.teachers, source.classes)
+        if agreement is not None and not (ledger and ledger.count) and "guesses" not in chosen.accept:
+            _refuse_guesses(ensemble, agreement, source.classes)
         if not chosen.json and agreement is not None:
-            _show_noise(ensemble, agreement, source.classes)
+            _show_noise(ensemble, agreement)
         if ledger is None:
             ensemble = ensemble.spending_from(dt.PrivacyLedger(chosen.ledger, budget))
         chosen.overlap = ensemble.overlap
@@ -229,8 +231,8 @@ def _expected_agreement(ensemble: Any, teachers: int, classes: int) -> float:
     return dt.expected_agreement(ensemble.mechanism, teachers=teachers, classes=classes, prior=prior, draws=_DRAWS)[0]
 
 
-def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
-    """Print the noise and the expected agreement before anything is charged; warn where labels are guesses."""
+def _show_noise(ensemble: Any, agreement: float) -> None:
+    """Print the noise and the expected agreement before anything is charged."""
     described, proof = ensemble.mechanism.describe(), ensemble.mechanism.certificate
     strength = {"allowance": getattr(proof, "allowance", None), **described["parameters"]}
     parts = [
@@ -239,16 +241,25 @@ def _show_noise(ensemble: Any, agreement: float, classes: int) -> None:
     ]
     if getattr(proof, "target", None) is not None:
         parts.append(f"{proof.target} for each label")
-    share = math.floor(agreement * 100) / 100  # rounded down: 0.999 is not shown as 1
-    print(f"Noise: {', '.join(parts)}; expected agreement {share:.2f}.", file=sys.stderr)
-    if agreement < 1 / classes + 0.1:
-        affected, count = ensemble.overlap, len(ensemble.profiles)
-        cure = (
-            f"One record is assumed to affect {affected} of {count} teachers: for disjoint shards pass --overlap 1."
-            if affected > 1
-            else "Raise the target or the allowance, buy fewer labels, or use more teachers."
-        )
-        print(wrapped(f"Warning: these labels are hardly better than guesses. {cure}"), file=sys.stderr)
+    print(f"Noise: {', '.join(parts)}; expected agreement {_share(agreement)}.", file=sys.stderr)
+
+
+def _refuse_guesses(ensemble: Any, agreement: float, classes: int) -> None:
+    """Refuse to pay for the first labels of a ledger where the noise makes guesses of them."""
+    if agreement >= 1 / classes + 0.1:
+        return
+    affected, count = ensemble.overlap, len(ensemble.profiles)
+    cure = "Raise the target or the allowance, buy fewer labels, or use more teachers."
+    if affected > 1:
+        cure = f"One record is assumed to affect {affected} of {count} teachers: for disjoint shards pass --overlap 1."
+    got = f"an expected agreement with the majority of {_share(agreement)}"
+    cure = f"Nothing was charged. {cure} --accept guesses buys them all the same."
+    raise InvalidArgument("the labels", "better than guesses", got, cure)
+
+
+def _share(agreement: float) -> str:
+    """Rounded down: 0.999 is not shown as 1."""
+    return f"{math.floor(agreement * 100) / 100:.2f}"
 
 
 _STRONG = ("allowance", "sigma", "epsilon")

@@ -99,15 +99,15 @@ def for_stated_unit(chosen: Any, profile: dt.PrivacyProfile) -> dt.PrivacyProfil
     return profile if unit["unit"] == "record" else profile.for_unit(unit["unit"], records=unit["records_per_unit"])
 
 
-def add_accept(parser: Any) -> None:
-    """The option ``--accept``."""
+def add_accept(parser: Any, *more: str) -> None:
+    """The option ``--accept``, for findings about teachers and for ``more``."""
     parser.add_argument(
         "--accept",
         nargs="+",
-        type=one_of(*FINDINGS),
+        type=one_of(*FINDINGS, *more),
         default=[],
         metavar="FINDING",
-        help=f"accept a finding that would be refused, and report it: {', '.join(FINDINGS)}",
+        help=f"accept a finding that would be refused, and report it: {', '.join((*FINDINGS, *more))}",
     )
     parser.add_argument(
         "--initial",
@@ -121,7 +121,8 @@ def checks(chosen: Any) -> dict[str, Any]:
     from ..teachers.checkpoints import Checkpoint
 
     initial = None if chosen.initial is None else Checkpoint.read(chosen.initial, name="--initial").weights
-    return {"delta": chosen.delta, "accept": chosen.accept, "initial": initial}
+    accept = [finding for finding in chosen.accept if finding in FINDINGS]
+    return {"delta": chosen.delta, "accept": accept, "initial": initial}
 
 
 def read_teacher(chosen: Any) -> dt.PrivacyProfile | dt.PrivacyGuarantee | tuple[dt.PrivacyProfile, ...] | None:

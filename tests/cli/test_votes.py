@@ -70,7 +70,7 @@ def test_an_allowance_is_counted_in_teachers(tmp_path: Path, capsys: pytest.Capt
 def test_own_randomness_needs_no_promise_and_stops_at_the_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    how = ["--keys=id", "--teachers=5", "--class-count=3", "--mechanism=gnmax"]
+    how = ["--keys=id", "--teachers=5", "--class-count=3", "--mechanism=gnmax", "--accept=guesses"]
     assert label(tmp_path, *how, "--label-target=0.5,1e-5", "--budget=1,1e-5") == 1
     assert "Nothing was given out" in capsys.readouterr().err
     assert not (tmp_path / "labels.ledger").exists()
