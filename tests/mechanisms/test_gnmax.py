@@ -15,7 +15,14 @@ from scipy import integrate, stats
 
 from darrm_torch import ConfidentGNMax, GNMax, InvalidArgument, LNMax, PrivacyGuarantee
 from darrm_torch.mechanisms.gaussian import gaussian_epsilon, gaussian_mu, zcdp_epsilon
-from darrm_torch.mechanisms.gnmax import _ORDERS, gaussian_noise, grid_step, label_renyi
+from darrm_torch.mechanisms.gnmax import (
+    _ORDERS,
+    gaussian_noise,
+    gaussian_stride,
+    grid_step,
+    label_renyi,
+    noisy_argmax_law,
+)
 from darrm_torch.mechanisms.sampling import RandomBits
 
 numbers = {"allow_nan": False, "allow_infinity": False}
@@ -125,6 +132,18 @@ def test_law_by_brute_force_over_the_noise() -> None:
     best = scores == scores.max(axis=-1, keepdims=True)
     expected = (chance[..., None] * best / best.sum(axis=-1, keepdims=True)).sum(axis=(0, 1, 2))
     np.testing.assert_allclose(mechanism.label_probabilities(counts[None])[0], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("sigma", "votes"), [(0.2, [0, 1]), (40.0, [9, 2]), (300.0, [7, 3, 1]), (20.0, [3] * 10)])
+def test_few_values_of_gaussian_noise_give_the_whole_sum(sigma: float, votes: list[int]) -> None:
+    """Every h-th value; of two or three classes every 2 h-th would not do."""
+    counts, (noise, unit) = np.array([votes, votes[::-1]]), gaussian_noise(sigma)
+    stride = gaussian_stride(sigma, len(votes))
+    assert noise.survival.size < 50 * stride
+    whole = noisy_argmax_law(counts, noise, unit)
+    np.testing.assert_allclose(GNMax(sigma=sigma).label_probabilities(counts), whole, atol=1e-13, rtol=0)
+    if len(votes) < 4:
+        assert np.abs(noisy_argmax_law(counts, noise, unit, 2 * stride) - whole).max() > 1e-9
 
 
 @pytest.mark.parametrize(
