@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LabelWarning, warn_caller
-from ..mechanisms.base import Mechanism
+from ..mechanisms.base import MOST_LABELS, Mechanism
 from ..mechanisms.noise_free import NoiseFree, NoiseFreeMajority
 from ..privacy.totals import total_privacy
 from .ledger import PrivacyLedger
@@ -45,7 +45,7 @@ def warn_before_labels(
     if isinstance(mechanism, NoiseFree):  # its labels carry no noise to warn about
         return
     free = NoiseFreeMajority(classes=mechanism.classes)
-    without = total_privacy(labels=labels, delta=delta, **situation | {"mechanism": free})
+    without = total_privacy(labels=MOST_LABELS, delta=delta, **situation | {"mechanism": free})
     pays = budget is not None and without.epsilon <= budget.epsilon and without.delta <= budget.delta
     if math.isfinite(without.epsilon) and (pays or without.epsilon <= these.epsilon):
         why = "which the budget pays" if pays else f"and {'this one costs' if labels == 1 else f'these {labels} cost'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -63,6 +64,23 @@ def test_noise_that_buys_nothing_for_so_many_labels_is_reported_before_they_are_
     with warnings.catch_warnings():
         warnings.simplefilter("error", dt.LabelWarning)
         ensemble.check_budget([torch.randn(100, 4)])  # the choice is made
+
+
+def test_what_any_number_of_labels_is_said_to_cost_is_what_many_cost() -> None:
+    """Of two teachers on secret shards, one label without noise costs less than many."""
+    teacher = dt.PrivacyProfile.from_dp_sgd([(2.0, 0.032, 32)])
+    situation = {"profiles": [teacher] * 2, "allocation": dt.RandomAllocation(teachers=2), "delta": 1e-4}
+    mechanism = dt.DaRRM(dt.self_bounding_noise(teachers=2, allowance=2.0))
+    ensemble = dt.PrivateMajorityEnsemble(
+        networks(2), dt.NoiseFreeMajority(classes=2), ledger=dt.PrivacyLedger(), **situation
+    )
+    one, many = (ensemble.total_privacy(labels=labels).guarantee for labels in (1, 100))
+    assert one.epsilon < many.epsilon
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", dt.LabelWarning)
+        noisy = dt.PrivateMajorityEnsemble(networks(2), mechanism, ledger=dt.PrivacyLedger(), **situation)
+    with pytest.warns(dt.LabelWarning, match=re.escape(f"any number of labels from these teachers costs {many}, and")):
+        noisy.check_budget([torch.randn(100, 4)])
 
 
 def test_labels_that_are_hardly_better_than_guessing_are_reported() -> None:
