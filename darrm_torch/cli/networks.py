@@ -40,8 +40,11 @@ def load_model(path: Path, build: str | None) -> Any:
             cure = f"Weights need --build MODULE:FUNCTION. {one_line(error, 80)}"
             raise InvalidArgument("--models", "TorchScript files", str(path), cure) from None
     network = build_network("--build", build)
+    cure = (
+        "Check that --build returns the network that was trained; unlike networks come as TorchScript, or as --votes."
+    )
     try:
-        load_weights(path, network, cure="Check that --build returns the network that was trained.")
+        load_weights(path, network, cure=cure)
     except InvalidArgument as error:
         name = "--models" if error.name == "file" else error.name
         raise InvalidArgument(name, error.expected, error.got, error.cure) from None
