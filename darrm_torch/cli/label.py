@@ -246,9 +246,9 @@ def _show_noise(ensemble: Any, agreement: float) -> None:
 
 def _refuse_guesses(ensemble: Any, agreement: float, classes: int) -> None:
     """Refuse to pay for the first labels of a ledger where the noise makes guesses of them."""
-    if agreement >= 1 / classes + 0.1:
-        return
     affected, count = ensemble.overlap, len(ensemble.profiles)
+    if agreement >= 1 / classes + 0.1 or count == 1:  # one vote that a site randomizes may be poor
+        return
     cure = "Raise the target or the allowance, buy fewer labels, or use more teachers."
     if affected > 1:
         cure = f"One record is assumed to affect {affected} of {count} teachers: for disjoint shards pass --overlap 1."

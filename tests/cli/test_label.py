@@ -319,6 +319,8 @@ def test_labels_hardly_better_than_guesses_are_not_paid_for_unless_accepted(
     assert dt.PrivacyLedger("labels.ledger").count == 0
     assert 0.4 < json.loads(said(capsys, *anyway, "--json"))["expected_agreement"] < 0.6
     assert "Released: 30 labels" in said(capsys, *little)  # what was accepted once is not asked again
+    one = (*ASK, "--models", "plain-teacher-0.pt", "--mechanism", "gnmax", "--total-target", "0.1,1e-5")
+    assert "Released: 30 labels" in said(capsys, *one, "--ledger", "one.ledger")  # a vote that a site randomizes
 
 
 def stopped(*_: object, **__: object) -> None:

@@ -157,7 +157,7 @@ def test_tokens_are_labelled_and_teach_a_student(
     np.savez("x.npz", input_ids=np.arange(24).reshape(8, 3) % 9, attention_mask=np.ones((8, 3), dtype=np.int64))
     build = ("--inputs", "x.npz", "--build", "tokens_of_a_user:Tokens")
     models = ("--models", *(f"teacher-{number}.pt" for number in range(3)))
-    noise = ("--mechanism", "gnmax", "--total-target", "1,1e-5")
+    noise = ("--mechanism", "gnmax", "--total-target", "9,1e-5")
     said(capsys, "label", *build, *models, *noise, "--batch-size", "3", "--ledger", "l.ledger", "--out", "y.npy")
     assert np.load("y.npy").shape == (8,)
     trains = ("student", *build, "--labels", "y.npy", "--out", "s.pt", "--epochs", "1")
