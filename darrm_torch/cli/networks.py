@@ -109,8 +109,8 @@ def competing(model: Any, inputs: Any, classes: Sequence[int] | None, findings: 
     return int(alone.sensitive_counts(rows_of(inputs, [0])).shape[-1])
 
 
-def check_outputs(network: Any, inputs: Any, classes: int) -> None:
-    """Check that a network accepts the inputs and has one output for each class."""
+def check_outputs(network: Any, inputs: Any, classes: int | None) -> int:
+    """Check that a network accepts the input and has one output for each class; returns the number of classes."""
     import torch
 
     from ..teachers.structures import call, logits_of, tensors_of
@@ -125,6 +125,9 @@ def check_outputs(network: Any, inputs: Any, classes: int) -> None:
         raise InvalidArgument("--inputs", expected, got, cure) from None
     finally:
         network.train(training)
-    if outputs != (1, classes):
+    if classes is None and (len(outputs) != 2 or outputs[1] < 2):
+        raise InvalidArgument("--build", "a network with outputs (1, C) for one input, one for each class", outputs)
+    if classes is not None and outputs != (1, classes):
         cure = "Set --classes to the number of outputs of the network."
         raise InvalidArgument("--classes", f"a network's outputs, (1, {classes}) for one input", outputs, cure)
+    return int(outputs[1])

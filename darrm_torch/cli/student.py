@@ -25,7 +25,7 @@ def _add_arguments(parser: Any) -> None:
     )
     parser.add_argument("--build", required=True, metavar="MODULE:FUNCTION", help="returns the untrained student")
     parser.add_argument("--out", required=True, metavar="FILE", help="write its weights to this .pt file")
-    parser.add_argument("--classes", type=int, default=2, metavar="C", help="number of classes (default: 2)")
+    parser.add_argument("--classes", type=int, metavar="C", help="number of classes (default: the student's outputs)")
     parser.add_argument("--epochs", type=int, default=20, metavar="N", help="passes over the labels (default: 20)")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="labels per step (default: 32)")
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="L", help="of Adam (default: 0.001)")
@@ -34,41 +34,45 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _labelled(options: Any, which: str) -> Any:
-    """The data set of inputs and labels that ``--inputs`` and ``--labels``, or those of the test, name."""
+def _inputs(name: str, path: str, tokenizer: str | None) -> Any:
+    """The inputs in a file, as a student takes them."""
     from torch import Tensor
-    from torch.utils.data import StackDataset
 
     from ..labels.identity import checked_inputs
+
+    inputs = read_inputs(name, path, tokenizer)
+    try:  # a single array may hold integers that are pixels
+        return checked_inputs(inputs.float() if isinstance(inputs, Tensor) else inputs)
+    except InvalidArgument as error:
+        raise InvalidArgument(name, error.expected, error.got, error.cure) from None
+
+
+def _labelled(name: str, path: str, inputs: Any, *, classes: int, least: int) -> Any:
+    """The data set of the inputs and of their labels in a file, which are integers from ``least``, or soft."""
+    from torch.utils.data import StackDataset
+
     from ..teachers.structures import Rows, size_of
 
-    keys = [f"{which}inputs", f"{which}labels"]
-    files = [getattr(options, key.replace("-", "_")) for key in keys]
-    inputs = read_inputs(f"--{keys[0]}", files[0], options.tokenizer)
     count = size_of(inputs)
-    labels = read_tensor(f"--{keys[1]}", files[1], column="label")
+    labels = read_tensor(name, path, column="label")
     if labels.dim() == 2 and labels.is_floating_point() and 0 < len(labels) == count:  # soft labels
         sums = labels.double().sum(dim=1)
-        if labels.shape[1] != options.classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
-            expected = f"integers, one for each of {count} inputs, or rows of {options.classes} probabilities"
-            raise InvalidArgument(f"--{keys[1]}", expected, f"others of shape {tuple(labels.shape)}")
+        if labels.shape[1] != classes or not bool(((labels >= 0).all(dim=1) & ((sums - 1).abs() < 1e-3)).all()):
+            expected = f"integers, one for each of {count} inputs, or rows of {classes} probabilities"
+            raise InvalidArgument(name, expected, f"others of shape {tuple(labels.shape)}")
         labels = labels.float()
     else:
         if labels.dim() != 1 or count != len(labels) or not len(labels) or labels.is_floating_point():
             got = f"{labels.dtype} of shape {tuple(labels.shape)}"
-            raise InvalidArgument(f"--{keys[1]}", f"integers, one for each of {count} inputs", got)
-        labels, least = labels.long(), 0 if which else -1
+            raise InvalidArgument(name, f"integers, one for each of {count} inputs", got)
+        labels = labels.long()
         first, last = int(labels.min()), int(labels.max())
-        if first < least or last >= options.classes:
-            cure = "" if which else "-1 stands for an input without a label."
-            expected = f"from {least} to {options.classes - 1}, as --classes says"
-            raise InvalidArgument(f"--{keys[1]}", expected, f"{first} to {last}", cure)
+        if first < least or last >= classes:
+            cure = "-1 stands for an input without a label." if least < 0 else ""
+            expected = f"from {least} to {classes - 1}, for the {classes} outputs of the student"
+            raise InvalidArgument(name, expected, f"{first} to {last}", cure)
         if last < 0:
-            raise InvalidArgument("--labels", "one label or more", "-1 (no label) everywhere")
-    try:  # a single array may hold integers that are pixels
-        inputs = checked_inputs(inputs.float() if isinstance(inputs, Tensor) else inputs)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"--{keys[0]}", error.expected, error.got, error.cure) from None
+            raise InvalidArgument(name, "one label or more", "-1 (no label) everywhere")
     return StackDataset(Rows(inputs), labels)
 
 
@@ -78,18 +82,21 @@ def _run(options: Any) -> int:
     check_ending("--out", options.out, ".pt")
     size = check_integer("--batch-size", options.batch_size, low=1, high=2**31)
     check_number("--learning-rate", options.learning_rate, low=0.0, low_open=True, high=1000.0)
-    check_integer("--classes", options.classes, low=2, high=2**20)
+    if options.classes is not None:
+        check_integer("--classes", options.classes, low=2, high=2**20)
     epochs = check_integer("--epochs", options.epochs, low=1, high=10**6)
-    train = _labelled(options, "")
     if (options.test_inputs is None) != (options.test_labels is None):
         raise InvalidArgument("--test-inputs", "given together with --test-labels", "only one of them")
-    test = None if options.test_inputs is None else _labelled(options, "test-")
-    inputs, labels = (train.datasets[0].inputs, train.datasets[1])
-    taught = int((labels.reshape(len(labels), -1)[:, 0] >= 0).sum())
+    inputs, test = _inputs("--inputs", options.inputs, options.tokenizer), None
     network = build_network("--build", options.build)
-    for part in (train, test):
-        if part is not None:
-            check_outputs(network, rows_of(part.datasets[0].inputs, [0]), options.classes)
+    classes = check_outputs(network, rows_of(inputs, [0]), options.classes)
+    train = _labelled("--labels", options.labels, inputs, classes=classes, least=-1)
+    if options.test_inputs is not None:
+        unseen = _inputs("--test-inputs", options.test_inputs, options.tokenizer)
+        check_outputs(network, rows_of(unseen, [0]), classes)
+        test = _labelled("--test-labels", options.test_labels, unseen, classes=classes, least=0)
+    labels = train.datasets[1]
+    taught = int((labels.reshape(len(labels), -1)[:, 0] >= 0).sum())
     import logging  # after all checks: Lightning takes seconds to import
 
     import lightning as L
@@ -98,7 +105,7 @@ def _run(options: Any) -> int:
 
     from ..lightning import StudentModule
 
-    student = StudentModule(network, classes=options.classes, learning_rate=options.learning_rate)
+    student = StudentModule(network, classes=classes, learning_rate=options.learning_rate)
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(), whole("--out", options.out) as beside:

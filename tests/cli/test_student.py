@@ -40,6 +40,15 @@ def test_a_student_reads_the_table_that_label_writes(trained: Path, capsys: pyte
     assert "Trained on 30 labels for 1 epochs" in said(capsys, *trains, "--epochs", "1")
 
 
+def test_the_student_has_as_many_classes_as_outputs(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("three_classes.npy", np.arange(30) % 3)
+    wide = (*STUDENT, "--labels", "three_classes.npy", "--build", "nets_of_a_user:three", "--epochs", "1")
+    assert "Trained on 30 labels" in said(capsys, *wide)
+    np.save("soft.npy", np.full((30, 3), 1 / 3, dtype=np.float32))
+    assert "Trained on 30 labels" in said(capsys, *wide, "--labels", "soft.npy")
+    check_mistake(capsys, trained, *wide, "--classes", "2", words="--classes must be a network's outputs, (1, 2)")
+
+
 def test_soft_labels_and_a_student(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = [*ASK, "--mechanism", "mean-probabilities", "--overlap", "1"]
     report = said(capsys, *ask)
@@ -88,8 +97,8 @@ LABELS = [  # as files hold them, and what is said; nothing: they are taught
     (np.array([0, 1, 1], dtype=">i4"), ""),
     (np.array([0, 1, 2**63 + 1], dtype=np.uint64), "--labels must be integers below 2**63"),
     (np.array([-1, -1, -1]), "--labels must be one label or more, got '-1 (no label) everywhere'"),
-    (np.array([0, -2, 1]), "--labels must be from -1 to 1, as --classes says, got '-2 to 1'"),
-    (np.array([5, 8, 8]), "--labels must be from -1 to 1, as --classes says, got '5 to 8'"),
+    (np.array([0, -2, 1]), "--labels must be from -1 to 1, for the 2 outputs of the student, got '-2 to 1'"),
+    (np.array([5, 8, 8]), "--labels must be from -1 to 1, for the 2 outputs of the student, got '5 to 8'"),
     (np.array([0j, 1, 1]), "--labels must be an array of real numbers or integers"),
     (np.array(["a", "b", "c"]), "--labels must be an array of real numbers or integers"),
     (np.array(3), "--labels must be a dense array (N, ...)"),
