@@ -148,6 +148,8 @@ def options_for(answer: dt.Plan) -> str | None:
     options |= {} if unit.name == "record" else {"unit": unit.name, "records_per_unit": unit.records}
     options |= {} if unit.neighbours == "add/remove" else {"neighbours": unit.neighbours}
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
+    if best.agreement is not None and best.agreement < 1 / answer.classes + _POOR + 0.05:  # this command estimates it
+        options["accept"] = "guesses"
     for name, value in options.items():
         if isinstance(value, dt.PrivacyGuarantee):
             options[name] = f"{value.epsilon!r},{value.delta!r}"
@@ -220,6 +222,7 @@ def _run(chosen: Any) -> int:
 
 # --- what is shown before anything is charged ----------------------------------------------------------------------
 
+_POOR = 0.1  # more than guessing
 _DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth, in about a second
 
 
@@ -247,7 +250,7 @@ def _show_noise(ensemble: Any, agreement: float) -> None:
 def _refuse_guesses(ensemble: Any, agreement: float, classes: int) -> None:
     """Refuse to pay for the first labels of a ledger where the noise makes guesses of them."""
     affected, count = ensemble.overlap, len(ensemble.profiles)
-    if agreement >= 1 / classes + 0.1 or count == 1:  # one vote that a site randomizes may be poor
+    if agreement >= 1 / classes + _POOR or count == 1:  # one vote that a site randomizes may be poor
         return
     cure = "Raise the target or the allowance, buy fewer labels, or use more teachers."
     if affected > 1:
