@@ -33,7 +33,8 @@ SMALLEST_SIGMA = 2.0**-20  # the grid of the noise stays coarse enough for 64-bi
 LARGEST_SIGMA = 2.0**17  # the table of noise has about 9 sigma entries
 _MOST_HISTOGRAMS, _LARGEST_LABEL_SIGMA = 1000, 2.0**10  # up to these, label_renyi takes seconds
 _MANY_ROWS = 256  # of two classes, for each of which a sum over all noise is too slow
-_MOST_NUMBERS = 2**16  # in one array: more is slower
+_MOST_NUMBERS = 2**16  # that are read of one array: more is slower
+_LARGEST_ARRAY = 2**19
 _OF_COUNTS = "the Gaussian mechanism on the counts"
 _METHODS = {"analytic": gaussian_mu, "rdp": rdp_mu, "label": gaussian_mu}
 _ORDERS: FloatArray = np.concatenate([np.arange(1.25, 10, 0.25), np.geomspace(10, 1000, 40)])
@@ -292,7 +293,7 @@ def gaussian_stride(sigma: float, classes: int) -> int:
     to average their rounding errors.
     """
     units = sigma / grid_step(sigma)
-    return max(1, math.floor(min(0.8 * units / math.sqrt(classes), 2.0**24 / units)))
+    return max(1, math.floor(min(0.8 * units / math.sqrt(classes), 2.0**20 / units)))
 
 
 def noisy_argmax(counts: IntArray, noise: Magnitudes, unit: int, bits: RandomBits) -> IntArray:
@@ -346,7 +347,7 @@ def _argmax_law(rows: IntArray, noise: FloatArray, unit: int, stride: int = 1) -
     nodes, weights = tie_quadrature(rows.shape[1])
     own_noise = stride * noise[::stride]
     levels_of = [np.unique(votes, return_inverse=True, return_counts=True) for votes in rows]
-    at_once = max(1, _MOST_NUMBERS // below.size)
+    at_once = max(1, min(_MOST_NUMBERS * stride, _LARGEST_ARRAY) // below.size)
     result = np.zeros(rows.shape)
     for first in range(0, nodes.size, at_once):
         chosen = slice(first, first + at_once)
