@@ -76,7 +76,7 @@ def expected_agreement(
         classes: C.
         prior: how the teachers vote.
         draws: draw so many votes, and one label for each, instead of using the exact law, which takes up to a minute
-            where Gaussian noise is wide. The standard error is at most 0.5 / sqrt(draws).
+            where noise is wide and classes are many. The standard error is at most 0.5 / sqrt(draws).
 
     >>> expected_agreement(NoiseFreeMajority(), teachers=11, classes=10)
     (1.0, 0.0)
