@@ -21,14 +21,18 @@ def last_true(
         holds: the condition. It is not evaluated at the two ends.
         true: an end of the interval at which the condition holds; may be the larger or the smaller end.
         false: the other end, at which it need not hold.
-        tolerance: the search stops when the interval is no longer than this fraction of its true end.
+        tolerance: the search stops when the interval is no longer than this fraction of its true end, or when no number
+            is left between its ends.
         geometric: halve the logarithm of the interval (both ends positive) instead of the interval.
 
     >>> round(last_true(lambda x: x * x <= 2, 1.0, 2.0), 6)
     1.414214
     """
     while abs(true - false) > tolerance * abs(true):
-        middle = math.sqrt(true * false) if geometric else (true + false) / 2
+        # Neither way overflows; a geometric mean is found by halves of the exponent.
+        middle = math.sqrt(true) * math.sqrt(false) if geometric else true / 2 + false / 2
+        if middle in (true, false):
+            break
         true, false = (middle, false) if holds(middle) else (true, middle)
     return true
 

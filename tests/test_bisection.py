@@ -23,6 +23,14 @@ def test_the_false_end_is_not_evaluated() -> None:
 
 
 @pytest.mark.parametrize("geometric", [False, True])
+@pytest.mark.parametrize(("true", "false"), [(1e308, 1.7e308), (1.7e308, 1e308), (1e-320, 5e-324), (5e-324, 1e-320)])
+def test_it_ends_where_numbers_end(true: float, false: float, geometric: bool) -> None:
+    """A mean of the largest floats does not overflow, and between the smallest there is no other."""
+    found = last_true(lambda x: x == true, true, false, tolerance=1e-9, geometric=geometric)
+    assert found == pytest.approx(true, rel=1e-8)
+
+
+@pytest.mark.parametrize("geometric", [False, True])
 @pytest.mark.parametrize("tolerance", [2.0**-40, 2.0**-10])
 @pytest.mark.parametrize(("true", "false"), [(0.01, 50.0), (50.0, 0.01)])
 @pytest.mark.parametrize("power", [0.5, 2.0])
