@@ -302,7 +302,7 @@ class LabelProfile:
 
         ``math.inf`` where there is none up to 500 nats.
         """
-        delta, epsilon = check_number("delta", delta, low=0.0, high=1.0), 0.0
+        delta, epsilon, least = check_number("delta", delta, low=0.0, high=1.0), 0.0, 2.0**-22
         while epsilon <= 500.0:
             target = PrivacyGuarantee(epsilon=epsilon, delta=delta)
             result = _examine(self.gamma, region=self.region, overlap=self.overlap, target=target)
@@ -313,5 +313,8 @@ class LabelProfile:
             if there == 0:
                 return math.inf
             root = math.log((here - delta) / there) if here - delta > there else 0.0
-            epsilon = max(root, epsilon + max(epsilon, 2.0**-10) * 2.0**-21)
+            smallest = epsilon + max(epsilon, 2.0**-10) * least
+            if root < smallest:  # rounding hides the root, once at the end, or always where delta is next to one
+                least *= 2
+            epsilon = max(root, smallest)
         return math.inf

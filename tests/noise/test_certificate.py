@@ -27,6 +27,7 @@ from darrm_torch import (
 from darrm_torch.noise.certificate import certify_scaled
 from darrm_torch.noise.grid import on_grid
 from darrm_torch.noise.regions import Region
+from tests.processes import processor_seconds
 
 PAPER = {
     "teachers": 11,
@@ -281,6 +282,12 @@ def test_epsilon_is_the_inverse_of_the_profile(gamma: list[float], delta: float)
         return
     assert profile(epsilon) <= delta
     assert epsilon == 0.0 or profile(epsilon * (1 - 2e-6)) > delta
+
+
+def test_epsilon_is_found_where_rounding_hides_the_root() -> None:
+    """A delta that is one but for rounding, of a label that is not private at a delta below one."""
+    profile = label_profile([0.0, 1, 1, 0.0], teachers=3, teacher=PrivacyGuarantee(epsilon=0.4, delta=1 - 2**-53))
+    assert processor_seconds(lambda: profile.epsilon(1 - 2**-53), below=2) < 2
 
 
 def test_epsilon_of_a_label_that_is_not_private() -> None:
