@@ -92,12 +92,13 @@ def _stated(name: str, prior: Any, other: str, accuracy: Any, teachers: int, cla
         return check_prior(prior, name) if classes == 2 else check_plurality_prior(prior, name)
     if prior is not None:
         raise InvalidArgument(other, f"None where {name} is given", accuracy, "State one of them.")
-    pair = tuple(accuracy) if isinstance(accuracy, Sequence) and not isinstance(accuracy, str) else (accuracy,)
-    if len(pair) not in (1, 2):
+    several = isinstance(accuracy, Sequence) and not isinstance(accuracy, str)
+    if several and len(accuracy) not in (1, 2):
         cure = "State the accuracy of one teacher, or a pair: of one teacher, and of the majority of all."
         raise InvalidArgument(other, "a number, or two", accuracy, cure)
     one, *together = (
-        check_number(other, number, low=1 / classes, high=1.0, high_open=True, low_open=True) for number in pair
+        check_number(other, number, low=1 / classes, high=1.0, high_open=True, low_open=True)
+        for number in (accuracy if several else [accuracy])
     )
     if not together or teachers < 3:
         usual = _PLAIN_CONCENTRATION if name == "plain_prior" else _CONCENTRATION
@@ -120,7 +121,8 @@ def _of_concentration(accuracy: float, concentration: float, classes: int) -> Be
 
 def _beta(accuracy: float, concentration: float) -> BetaVotes:
     """Each item has its own chance that a teacher is right: with this mean, and apart for small concentrations."""
-    return BetaVotes(a=round(accuracy * concentration, 6), b=round((1 - accuracy) * concentration, 6))
+    a, b = (max(round(part * concentration, 6), 1e-6) for part in (accuracy, 1 - accuracy))
+    return BetaVotes(a=a, b=b)
 
 
 def _accuracy_of_many(belief: Belief) -> float:

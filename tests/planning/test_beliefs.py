@@ -146,3 +146,16 @@ def test_no_belief_reads_votes() -> None:
         belief, _ = stated_beliefs(teachers=9, classes=3, is_private=True, teacher_accuracy=(0.6, 0.7))
         laws.append(belief)
     assert laws[0] == laws[1]
+
+
+@pytest.mark.parametrize("name", ["teacher_accuracy", "plain_accuracy"])
+@pytest.mark.parametrize("accuracy", [1 - 2.0**-53, (1 - 2.0**-53, 1 - 2.0**-52), 0.5 + 2.0**-52])
+def test_every_accuracy_below_one_becomes_votes(name: str, accuracy: Any) -> None:
+    beliefs = stated_beliefs(teachers=5, classes=2, is_private=True, **{name: accuracy})
+    assert all(isinstance(belief, BetaVotes) for belief in beliefs)
+
+
+@pytest.mark.parametrize("accuracy", [[], [0.7] * 3, range(10**12)])
+def test_accuracies_are_one_or_two(accuracy: Any) -> None:
+    with pytest.raises(InvalidArgument, match="teacher_accuracy must be a number, or two"):
+        stated_beliefs(teachers=5, classes=2, is_private=True, teacher_accuracy=accuracy)
