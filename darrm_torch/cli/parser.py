@@ -64,6 +64,10 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Read a command line; anything that cannot be read is a :class:`UsageError`."""
         for word in arguments:
+            try:
+                os.fsencode(word)
+            except UnicodeEncodeError:  # half a character, from a file of options
+                raise UsageError(one_line(f"argument {word[:100]}: expected text, got half of a character")) from None
             if word.startswith("--") and word.endswith("=--"):  # argparse would make a list of it
                 raise UsageError(f"argument {word.partition('=')[0]}: expected a value, got '--'")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -84,3 +85,25 @@ def test_a_reader_that_has_gone_is_noticed_where_it_is_expected(monkeypatch: pyt
             summary="A test.", example="tool x", add_arguments=add_arguments, run=lambda _: print("x") or 0
         )
         assert run_command(command, (), prog="tool x") == 141
+
+
+def test_half_a_character_in_a_file_of_options_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text('{"ledger": "\\ud800"}')
+    status, message = outcome(capsys, lambda options: 0, "--config", str(tmp_path / "options.json"))
+    assert (status, message) == (2, "tool: error: argument --ledger=\\ud800: expected text, got half of a character\n")
+
+
+def test_what_an_accountant_logs_is_not_shown() -> None:
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = logged.append  # type: ignore[method-assign]
+    logger = logging.getLogger("absl")
+    logger.addHandler(handler)
+    command = Command(
+        summary="", example="", add_arguments=add_arguments, run=lambda options: logger.warning("an order") or 0
+    )
+    try:
+        assert run_command(command, [], prog="tool x") == 0
+    finally:
+        logger.removeHandler(handler)
+    assert logged == []
