@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import math
+import operator
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -12,9 +15,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DarrmError, InvalidArgument, check_number
+from .errors import DarrmError, InvalidArgument, check_number, is_flag
+from .limits import MOST_BYTES
 
-__all__ = ["MISSING_VALUE", "as_array", "checked", "is_dense", "validate"]
+__all__ = ["MISSING_VALUE", "as_array", "checked", "is_dense", "is_inflated", "validate"]
 
 MISSING_VALUE = "A missing value needs a public number in its place, and a column that marks it as missing."
 
@@ -22,6 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _TEXT = (str, bytes, bytearray, memoryview)
 _PLURALS = (Sequence, Iterable, Collection)
+_PLAIN = (int, float, bool, str, types.NoneType)
 _CALLED: dict[Any, str] = {
     None: "None",
     bool: "True or False",
@@ -39,7 +44,8 @@ def checked(function: _Function) -> _Function:
     """Decorate a public function or dataclass: an argument whose type is not the annotated one is refused by name.
 
     Only what is visible from outside is checked: a number, a flag, one of several words, a function, a list, a path,
-    an instance of a class. The function itself checks ranges and elements. ``Any`` admits everything.
+    an instance of a class. The function itself checks ranges and elements. ``Any`` admits everything. A number of
+    another library becomes one of Python's: those of NumPy may overflow.
 
     >>> @checked
     ... def release(labels: int, *, votes: Literal["fixed", "fresh"] = "fixed") -> int:
@@ -71,15 +77,19 @@ def checked(function: _Function) -> _Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError:  # a missing or an unknown argument, which Python names
             if hint := _taken_elsewhere(function, args, kwargs.keys() - signature.parameters.keys()):
                 raise TypeError(hint) from None
-            given = {}
+            bound = None
+        given, numbers = {} if bound is None else bound.arguments, dict[str, Any]()
         for name, value in given.items():
             admitted = alternatives(name)
-            if not any(_is(value, kind) for kind in admitted):
-                if any(kind in (int, float) or "PrivacyGuarantee" in str(kind) for kind in admitted):
+            if type(value) not in _PLAIN and (number := _number(value, admitted)) is not None:
+                numbers[name] = number
+            if not _is_any(value, admitted):
+                telling = any(kind in (int, float) or "PrivacyGuarantee" in str(kind) for kind in admitted)
+                if telling and not is_inflated(value):
                     try:
                         function(*args, **kwargs)  # its own check of numbers and promises says more, if it has one
                     except DarrmError as error:
@@ -92,7 +102,10 @@ def checked(function: _Function) -> _Function:
                 raise InvalidArgument(
                     name, " or ".join(dict.fromkeys(map(_called, admitted))), shown
                 )  # data are private
-        return function(*args, **kwargs)
+        if bound is None or not numbers:
+            return function(*args, **kwargs)
+        given.update(numbers)
+        return function(*bound.args, **bound.kwargs)
 
     return call  # type: ignore[return-value]
 
@@ -123,6 +136,25 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     return (None if annotation is type(None) else annotation,)
 
 
+def _number(value: Any, admitted: Collection[Any]) -> int | float | None:
+    """A number of NumPy, Torch or another library as one of Python's, where one is asked for; otherwise None."""
+    for kind, read in ((int, operator.index), (float, float)):
+        if kind in admitted and _is_any(value, [kind]):
+            try:
+                return read(value)
+            except Exception:  # the function's own check of numbers names it
+                return None
+    return None
+
+
+def _is_any(value: Any, kinds: Iterable[Any]) -> bool:
+    """Whether a value is of one of these kinds; one that cannot be looked at is of none."""
+    try:
+        return any(_is(value, kind) for kind in kinds)
+    except Exception:  # an object may raise any
+        return False
+
+
 def _is(value: Any, kind: Any) -> bool:
     """Whether a value is of this kind, as far as it is visible from outside."""
     origin = get_origin(kind) or kind
@@ -132,21 +164,24 @@ def _is(value: Any, kind: Any) -> bool:
         return not isinstance(value, bool) and abs(value) < 2**1023
     if origin in (int, float):  # also NumPy's numbers and tensors without axes
         number = hasattr(value, "__index__" if origin is int else "__float__") and not getattr(value, "ndim", 0)
-        return number and not isinstance(value, (bool, np.bool_))
+        return number and not is_flag(value)
     if origin is bool:
         return isinstance(value, (bool, np.bool_))
     if origin in _PLURALS:
-        items = hasattr(value, "__len__") and hasattr(value, "__getitem__") if origin is Sequence else True
+        items = hasattr(value, "__getitem__") if origin is Sequence else True
+        items = items and (origin is Iterable or hasattr(value, "__len__"))
         if not items or not isinstance(value, Iterable) or isinstance(value, (type, *_TEXT, Mapping)):
             return False
         if getattr(value, "ndim", None) == 0 or getattr(value, "is_nested", False):  # an array without axes or length
+            return False
+        if is_inflated(value):
             return False
         if type(value).__name__ == "DataFrame" or (isinstance(value, Set) and origin is not Collection):
             return False  # a table lists its columns, a set has no order
         words = next(iter(get_args(kind)), None)  # of Collection[Literal[...]]
         return get_origin(words) is not Literal or all(_is(one, words) for one in value)
     if origin is os.PathLike:
-        return isinstance(value, str | os.PathLike) and "\0" not in str(value)
+        return isinstance(value, str | os.PathLike) and b"\0" not in os.fsencode(value)
     if origin is None:
         return value is None
     if origin is tuple:
@@ -166,9 +201,29 @@ def _called(kind: Any) -> str:
     return _CALLED.get(origin, f"{'an' if name[0] in 'AEIO' else 'a'} {name}")
 
 
+def is_inflated(value: Any) -> bool:
+    """Whether a copy of ``value`` would fill the memory that it does not take itself.
+
+    This is so for an array or tensor that repeats few numbers (``broadcast_to``, ``expand``), for a long ``range``, and
+    for an iterator without an end.
+    """
+    try:
+        if isinstance(value, (itertools.count, itertools.cycle, itertools.repeat)):
+            return operator.length_hint(value, -1) < 0
+        steps = value.stride() if hasattr(value, "stride") else getattr(value, "strides", None)
+        if steps is None:
+            return hasattr(value, "__len__") and 8 * len(value) > MOST_BYTES
+        repeats = any(size > 1 and step == 0 for size, step in zip(value.shape, steps, strict=True))
+        return repeats and 8 * math.prod(value.shape) > MOST_BYTES
+    except OverflowError:  # a length beyond 2**63
+        return True
+    except Exception:  # a sparse tensor has no strides, an object may raise any
+        return False
+
+
 def is_dense(tensor: Any) -> bool:
     """Whether a tensor of Torch holds a real number or an integer at each place, and its data: not a sparse one etc."""
-    ordinary = str(tensor.layout) == "torch.strided" and not tensor.is_nested
+    ordinary = str(tensor.layout) == "torch.strided" and not tensor.is_nested and not is_inflated(tensor)
     return ordinary and not (tensor.is_complex() or tensor.is_quantized or tensor.is_meta)
 
 
@@ -178,8 +233,10 @@ def as_array(name: str, value: Any, expected: str, *, kinds: str = "iuf") -> npt
     Tensors on any device and with gradients are accepted.
     """
     try:
+        if is_inflated(value):
+            raise ValueError
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except Exception:  # ragged lists; sparse, quantized and meta tensors: each has its own error
+    except Exception:  # ragged or long lists; sparse, quantized and meta tensors: each has its own error
         raise InvalidArgument(name, expected, value) from None
     if (array.dtype.kind not in kinds and array.size) or np.ma.is_masked(value):  # what is masked is no number
         raise InvalidArgument(name, expected, value)

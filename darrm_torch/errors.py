@@ -41,7 +41,7 @@ class InvalidArgument(DarrmError):
         got = _without_content(got) if name in _SECRET else got
         self.name, self.expected, self.got, self.cure = name, expected, got, cure
         message = f"{name} must be {expected}, got {_shown(got)}"
-        super().__init__(f"{message}. {cure}" if cure else message)
+        super().__init__(f"{message}. {_shortened(cure, 1000)}" if cure else message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.expected, self.got, self.cure)  # so that it can be pickled
@@ -129,18 +129,22 @@ def _shown(value: Any) -> str:
         text = _BOUNDED.repr(value)
     except Exception:  # a huge integer, or a tensor that cannot be printed
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= 500 else f"{text[:500]}..."
+    return _shortened(text, 500)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def is_integer(value: Any) -> bool:
     """Whether ``value`` is an integer of any library, and no list or array of them."""
     number = hasattr(value, "__index__") and not getattr(value, "ndim", 0)
-    return number and not isinstance(value, bool) and not _is_flag(value)
+    return number and not is_flag(value)
 
 
-def _is_flag(value: Any) -> bool:
-    """Whether it is a boolean of NumPy or Torch."""
-    return str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+def is_flag(value: Any) -> bool:
+    """Whether it is a boolean: of Python, NumPy or Torch."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
 
 
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
@@ -148,9 +152,9 @@ def check_integer(name: str, value: Any, *, low: int, high: int | None = None, c
     if type(value) is int and low <= value and (high is None or value <= high):
         return value  # the usual case, without the words for the others
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
-    if not is_integer(value):
-        raise InvalidArgument(name, expected, value, cure)
     try:
+        if not is_integer(value):
+            raise TypeError
         number = operator.index(value)
     except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
@@ -174,9 +178,9 @@ def check_number(
     A closed infinite bound admits that infinity. Use an open one to require finite numbers.
     """
     expected = f"a number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-    if isinstance(value, (bool, str, bytes)) or getattr(value, "ndim", False) or _is_flag(value):
-        raise InvalidArgument(name, expected, value, cure)
     try:
+        if isinstance(value, (str, bytes)) or getattr(value, "ndim", False) or is_flag(value):
+            raise TypeError
         number = float(value)
     except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None

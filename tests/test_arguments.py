@@ -1,10 +1,13 @@
-"""Types of arguments: what an annotation admits passes unchanged, anything else is refused by name."""
+"""Types of arguments: what an annotation admits passes, anything else is refused by name."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,19 +18,41 @@ import torch
 
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivateMajorityEnsemble
 from darrm_torch.arguments import as_array, checked
+from darrm_torch.errors import check_integer, check_number
 
 TABLE = type("DataFrame", (list,), {})(["a", "b"])
 POINT = PrivacyGuarantee(epsilon=0.1)
+
+
+class Odd:
+    """Nothing can be found out about it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __repr__(self) -> str:
+        raise RuntimeError("repr")
+
+
+ENDLESS = [itertools.count(), itertools.repeat(1), itertools.cycle([1]), range(10**30), np.broadcast_to(1, 10**10)]
 KINDS: list[tuple[Any, list[Any], list[Any]]] = [  # an annotation, what it admits, what it refuses
-    (int, [0, np.int64(3), torch.tensor(3)], [1.0, True, "1", None, [1], torch.ones(2, dtype=torch.int64)]),
-    (float, [0, 0.5, np.float32(1), torch.tensor(0.5)], [True, "0.5", None, [0.5], 10**400, np.ones(2)]),
+    (
+        int,
+        [0, np.int64(3), torch.tensor(3)],
+        [1.0, True, "1", None, [1], torch.ones(2, dtype=torch.int64), torch.tensor(True)],
+    ),
+    (
+        float,
+        [0, 0.5, np.float32(1), torch.tensor(0.5), Decimal("0.5"), Fraction(1, 2)],
+        [True, "0.5", None, [0.5], 10**400, np.ones(2)],
+    ),
     (bool, [True, np.False_], [0, 1, "yes", None]),
     (str, ["", "x"], [0, None, b"x", ["x"]]),
     (Sequence, [[1], (1,), np.ones(2)], ["text", b"x", {1: 2}, {1}, 3, None, iter([1]), np.ones(())]),
-    (Iterable, [[1], iter([1])], ["text", bytearray(1), {1: 2}, {1}, 3, None, torch.tensor(1), TABLE]),
+    (Iterable, [[1], iter([1])], ["text", bytearray(1), {1: 2}, {1}, 3, None, torch.tensor(1), TABLE, *ENDLESS]),
     (Mapping, [{}], [[], "x", None]),
     (Callable, [len, lambda: 0], [0, "len", None]),
-    (str | os.PathLike[str], ["x", Path("x"), ""], ["a\0b", Path("a\0b"), b"x", 3, None, ["x"]]),
+    (str | os.PathLike[str], ["x", Path("x"), "", "\udcff"], ["\ud800", "a\0b", Path("a\0b"), b"x", 3, None, ["x"]]),
     (Literal["fixed", "fresh"], ["fixed", "fresh"], ["all", 0, None, ["fixed"], np.array(["fixed", "fresh"])]),
     (Collection[Literal["a", "b"]], [(), ["a"], {"a"}], ["a", ["c"], [1], None]),
     (PrivacyGuarantee, [POINT], [0.1, (0.1, 0), "0.1,0", None]),
@@ -51,8 +76,9 @@ def test_an_annotation_admits_its_values_and_no_others(
 ) -> None:
     function = function_of(annotation)
     for value in admitted:
-        assert function(value) is value
-        assert function(value=value) is value
+        for found in (function(value), function(value=value)):
+            other = type(found) in (int, float) and found is not value  # a number of another library
+            assert found == value if other else found is value
     for value in refused:
         with pytest.raises(InvalidArgument, match=r"^value must be "):
             function(value)
@@ -126,3 +152,35 @@ def test_an_argument_of_another_way_to_build_the_class_is_named_with_that_way() 
         Built(noise=Built)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"from_opacus\(allowance=...\) takes it"):
         PrivateMajorityEnsemble([], allowance=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("annotation", [int, float, str, bool, Sequence, Iterable, Mapping, Callable, PrivacyGuarantee])
+def test_what_cannot_be_looked_at_is_refused(annotation: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^value must be .*, got '?Odd"):
+        function_of(annotation)(Odd())
+    for check in (check_integer, check_number):
+        with pytest.raises(InvalidArgument, match=r"value must be .* got a value of type Odd"):
+            check("value", Odd(), low=0)
+
+
+def test_numbers_of_other_libraries_cannot_overflow() -> None:
+    function = function_of(int | Sequence[int] | float | None)
+    for value in (np.int8(100), np.array(100), torch.tensor(100, dtype=torch.int8)):
+        assert type(function(value)) is int
+        assert function(value) * 2 == 200
+    assert type(function(Decimal("0.5"))) is float
+    assert function([np.int8(1)]) == [1]
+
+
+@pytest.mark.parametrize(
+    "value", [np.broadcast_to(np.int8(1), (10**6, 10**6)), torch.zeros(1).expand(10**12), range(10**12)]
+)
+def test_what_a_copy_would_inflate_is_no_array(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match="value must be numbers"):
+        as_array("value", value, "numbers")
+
+
+def test_a_large_array_with_one_row_is_an_array() -> None:
+    row = np.empty(2**29, dtype=np.int8)[None]  # its one step is 0
+    assert row.strides[0] == 0
+    assert as_array("value", row, "numbers").shape == (1, 2**29)

@@ -25,6 +25,7 @@ def test_a_message_names_argument_expectation_value_and_cure() -> None:
     error = InvalidArgument("labels", "an integer >= 1", 0, "Ask for one label or more.")
     assert str(error) == "labels must be an integer >= 1, got 0. Ask for one label or more."
     assert str(InvalidArgument("labels", "an integer >= 1", 0)) == "labels must be an integer >= 1, got 0"
+    assert len(str(InvalidArgument("path", "a folder", "x", "no folder: " + "y" * 10**6))) < 1100
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.cure) == (str(error), error.cure)
     assert UnprovenPrivacy("no", finding="gdp").finding == "gdp"

@@ -548,6 +548,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "huge float": lambda: 1e308,
     "object": lambda: object(),
     "class": lambda: dict,
+    "endless": lambda: itertools.repeat(1),
+    "range": lambda: range(10**12),
     "[]": list,
     "[None]": lambda: [None],
     "['x']": lambda: ["everything"],
@@ -563,6 +565,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "meta module": lambda: nn.Linear(4, 2, device="meta"),
     "tensor": lambda: torch.zeros(2, 4),
     "sparse": lambda: COLUMNS.to_sparse(),
+    "spread": lambda: torch.tensor([[2, 1]]).expand(10**12, 2),  # of no memory, until it is copied
     "meta": lambda: torch.empty(2, 2, device="meta"),
     "complex tensor": lambda: torch.zeros(2, 2, dtype=torch.complex64),
     "bool tensor": lambda: COLUMNS > 1,

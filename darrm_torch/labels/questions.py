@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from ..arguments import is_inflated
 from ..arrays import BoolArray, IntArray, NumberArray
 from ..errors import InvalidArgument, check_integer, is_integer
 from ..mechanisms.base import Mechanism
@@ -169,6 +170,8 @@ def table_of(name: str, values: npt.ArrayLike, expected: str) -> Any:
     """``values`` as an array; otherwise ``name`` is refused."""
     if np.ma.is_masked(values):
         raise InvalidArgument(name, expected, "masked ones")
+    if is_inflated(values):
+        raise InvalidArgument(name, expected, type(values).__name__, "It is too long.")
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays

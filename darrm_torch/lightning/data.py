@@ -14,7 +14,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, StackDataset, Subset, default_collate
 
-from ..arguments import checked
+from ..arguments import checked, is_inflated
 from ..errors import InvalidArgument, check_integer
 from ..labels.ensemble import PrivateMajorityEnsemble
 from ..labels.identity import input_keys
@@ -83,7 +83,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
         super().__init__()
         self.prepare_data_per_node = False  # one process in all asks, not one on each machine
         self._ensemble = ensemble
-        if isinstance(public, Tensor | Mapping | tuple):
+        if isinstance(public, Tensor | Mapping | tuple) and not is_inflated(public):
             rows = {part.shape[:1] for _, part in tensors_of(public, "public")}
             if len(rows) > 1 or not rows.pop():
                 raise InvalidArgument("public", "tensors (N, ...), as many rows in each", "others")
@@ -93,6 +93,7 @@ class PrivateLabelDataModule(L.LightningDataModule):
             or isinstance(public, str | bytes | type)
             or getattr(public, "ndim", None) == 0
             or type(public).__name__ == "DataFrame"  # its items are columns
+            or is_inflated(public)
         ):
             expected = "a tensor, a tuple or a mapping of tensors, or a map-style Dataset"
             cure = "Of a table take torch.tensor(table.to_numpy(), dtype=torch.float32)."

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..arguments import is_inflated
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument, check_integer, check_number
 from ..privacy.guarantees import PrivacyGuarantee
@@ -266,9 +267,11 @@ class Mechanism(ABC):
                 raise InvalidArgument("counts", "a dense tensor", f"{counts.layout} on {device}", _CURE) from None
         if np.ma.is_masked(counts):
             raise InvalidArgument("counts", "without masked entries", counts, _CURE)
+        if is_inflated(counts):
+            raise InvalidArgument("counts", "in memory, none of them repeated by its shape alone", counts, _CURE)
         try:
             array = np.asarray(counts)
-        except ValueError:
+        except Exception:  # a list of arrays may raise any
             raise InvalidArgument("counts", "rows of equal length", counts, _CURE) from None
         if array.dtype.kind not in "iu":
             raise InvalidArgument("counts", "integers", str(array.dtype), _CURE)

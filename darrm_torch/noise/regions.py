@@ -37,7 +37,7 @@ __all__ = [
 # (stronger: sound). Every number in the oracle then stays far from overflow, and underflow stays below 1e-100.
 _LARGEST_EPSILON = 500.0
 
-Teacher: TypeAlias = "PrivacyGuarantee | PrivacyProfile | Iterable[PrivacyGuarantee | PrivacyProfile]"
+Teacher: TypeAlias = PrivacyGuarantee | PrivacyProfile | Iterable[PrivacyGuarantee | PrivacyProfile]
 
 
 class Corner(NamedTuple):

@@ -128,6 +128,7 @@ class RandomAllocation:
         }
 
     @classmethod
+    @checked
     def from_dict(cls, value: Mapping[str, Any]) -> RandomAllocation:
         """The allocation that :meth:`to_dict` described.
 

@@ -86,6 +86,7 @@ def as_if_redrawn(label: PrivacyGuarantee, labels: int, *, slack: float) -> Priv
     return general_composition(label, check_integer("labels", labels, low=1, high=_MOST_RELEASES), slack=slack)
 
 
+@checked
 def optimal_composition(
     guarantee: PrivacyGuarantee | Iterable[PrivacyGuarantee], count: int = 1, *, delta: float
 ) -> PrivacyGuarantee:
