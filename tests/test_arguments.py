@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+import darrm_torch as dt
 from darrm_torch import InvalidArgument, PrivacyGuarantee, PrivateMajorityEnsemble
 from darrm_torch.arguments import as_array, checked
 from darrm_torch.errors import check_integer, check_number
@@ -152,6 +153,9 @@ def test_an_argument_of_another_way_to_build_the_class_is_named_with_that_way() 
         Built(noise=Built)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"from_opacus\(allowance=...\) takes it"):
         PrivateMajorityEnsemble([], allowance=1)  # type: ignore[call-arg]
+    for mechanism in (dt.GNMax, dt.LNMax, dt.ConfidentGNMax, dt.InteractiveGNMax):
+        with pytest.raises(TypeError, match=rf"{mechanism.__name__}\.calibrated\(target=...\) takes it"):
+            mechanism(target=POINT)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("annotation", [int, float, str, bool, Sequence, Iterable, Mapping, Callable, PrivacyGuarantee])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfidentGNMax"]
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class ConfidentGNMax(GaussianCounts):
     """Confident-GNMax (Papernot et al. 2018, Algorithm 1): GNMax where the noisy highest count reaches a threshold.

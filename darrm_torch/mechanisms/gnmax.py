@@ -129,6 +129,7 @@ class GaussianCounts(NoisyCounts):
         return sigma
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class GNMax(GaussianCounts):
     """GNMax (Papernot et al. 2018): argmax of the counts, each with its own Gaussian noise; any number of classes.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import as_array
+from ..arguments import as_array, checked
 from ..arrays import FloatArray, IntArray
 from ..errors import InvalidArgument
 from .base import Mechanism
@@ -38,6 +38,7 @@ def informed(mechanism: Mechanism, guesses: Any, items: int) -> Callable[[Sequen
     return lambda rows: mechanism._with(normalized[list(rows)])
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class InteractiveGNMax(ConfidentGNMax):
     """Interactive-GNMax (Papernot et al. 2018, Algorithm 2): ConfidentGNMax on what the teachers add to a guess.

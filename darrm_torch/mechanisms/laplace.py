@@ -23,6 +23,7 @@ __all__ = ["LNMax", "geometric"]
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-9, 2.0**16
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class LNMax(PureLabels, NoisyCounts):
     """LNMax (Papernot et al. 2017): argmax of the counts, each with its own Laplace noise; any number of classes.
