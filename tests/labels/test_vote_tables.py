@@ -57,6 +57,7 @@ def written(array: Any, how: Callable[..., Any] = np.save) -> Callable[[Path], N
         ("v.npy", written(MATRIX, np.savez), "Rename it: it holds an archive, .npz"),
         ("v.npz", written(MATRIX.astype(object), np.savez), "Python objects, which are not read"),
         ("v.npy", written(MATRIX.astype(object)), "array of numbers or text"),
+        ("v.npy", b"\x93NUMPY\x02\x00\x00\x10\x00\x00" + b"[" * 4096, "array of numbers or text"),
         ("v.npy", written(MATRIX > 0), r"votes.astype\(int\)"),
         ("v.npy", written(MATRIX.astype("S")), r"votes.astype\(str\)"),
         ("v.npz", npz((10**9, 3)), "as large as its header says"),
