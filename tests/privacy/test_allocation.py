@@ -50,7 +50,7 @@ def test_values_are_checked(fields, message):
 
 @pytest.mark.parametrize("value", [{}, {"version": 2}, {**RandomAllocation(teachers=2).to_dict(), "key": 1}, None])
 def test_other_descriptions_are_refused(value):
-    with pytest.raises(InvalidArgument, match="(allocation|value) must be a"):
+    with pytest.raises(InvalidArgument, match=r"(allocation|value) must be a"):
         RandomAllocation.from_dict(value)
 
 
