@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -41,6 +43,7 @@ def run_command(command: Command, arguments: Sequence[str] | None = None, *, pro
         0 (done), 1 (refused), 2 (a mistake in the command line or its files) or 130 (stopped).
     """
     name, options = prog.partition(" ")[0], argparse.Namespace()
+    atexit.register(gc.freeze)  # otherwise Python searches all that Torch has loaded for garbage: a second or two
     logging.getLogger("absl").setLevel(logging.ERROR)  # dp_accounting warns of the orders that it leaves out
     parser = Parser(prog=prog, description=command.summary, epilog=f"example:\n  {command.example}")
     parser.add_argument("--config", metavar="FILE", help="read options from a YAML or JSON file")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,3 +108,25 @@ def test_what_an_accountant_logs_is_not_shown() -> None:
     finally:
         logger.removeHandler(handler)
     assert logged == []
+
+
+CYCLE = """
+from darrm_torch.cli.parser import Command
+from darrm_torch.cli.running import run_command
+
+class Found:
+    def __del__(self):
+        print("garbage was searched for")
+
+cycle = [Found()]
+cycle.append(cycle)
+nothing = Command(summary="", example="", add_arguments=lambda parser: None, run=lambda options: 0, stopped="")
+run_command(nothing, [], prog="tool") if "run" in __import__("sys").argv else None
+"""
+
+
+@pytest.mark.parametrize(("arguments", "found"), [((), "garbage was searched for\n"), (("run",), "")])
+def test_the_process_of_a_command_ends_without_a_search_for_garbage(arguments: tuple[str, ...], found: str) -> None:
+    """It takes Python more than a second where Torch and Lightning were imported."""
+    ended = subprocess.run([sys.executable, "-c", CYCLE, *arguments], capture_output=True, text=True, check=True)
+    assert ended.stdout == found
