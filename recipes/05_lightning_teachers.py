@@ -99,7 +99,7 @@ def main(
         files,
         optimizers=[module.optimizer for module in modules],
         delta=1e-4,
-        allowance=1,
+        mechanism=dt.NoiseFreeMajority(),  # 100 labels cost what publishing the teachers costs
         allocation=shards.allocation,
         accept=["constants"],  # nothing in a checkpoint shows that they were declared; they were
     )

@@ -83,3 +83,5 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     warnings.filterwarnings("ignore", message="You defined a `validation_step`")
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing", category=FutureWarning)  # peft's
+    warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)  # Lightning's
+    warnings.filterwarnings("ignore", message="the labels carry noise")  # methods with and without are compared

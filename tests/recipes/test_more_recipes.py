@@ -24,6 +24,7 @@ from recipes import data
 from recipes.models import PaperCNN
 
 ROOT = Path(__file__).parents[2]
+USELESS = pytest.mark.filterwarnings("error:the labels carry noise")  # no recipe does what the library warns of
 
 
 def recipe(name: str) -> Any:
@@ -53,6 +54,7 @@ def test_readme_example_runs(own_models: tuple[Any, ...], tmp_path: Path, monkey
     assert torch.load(file, weights_only=True)["darrm_privacy_report"]["labels"] == 100
 
 
+@USELESS
 @pytest.mark.slow
 def test_own_models_to_a_student_in_ten_lines(
     own_models: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -82,6 +84,7 @@ def test_your_own_models_at_full_size(
     assert os.listdir(tmp_path) == []
 
 
+@USELESS
 @pytest.mark.slow
 def test_lightning_teachers_go_on_where_they_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     teachers = recipe("05_lightning_teachers")
@@ -96,6 +99,7 @@ def test_lightning_teachers_go_on_where_they_stopped(tmp_path: Path, capsys: pyt
     assert all(steps[2, number] == 2 * steps[1, number] > 0 for number in range(2))
 
 
+@USELESS
 @pytest.mark.slow
 def test_tabular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tabular = recipe("07_tabular")
