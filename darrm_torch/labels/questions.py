@@ -102,7 +102,7 @@ def class_numbers(classes: Sequence[int] | int | None) -> tuple[int, ...] | None
         return tuple(range(check_integer("classes", classes, low=2, high=2**20)))
     numbers = tuple(check_integer("classes", number, low=0) for number in classes)
     if len(numbers) < 2 or len(set(numbers)) < len(numbers):
-        raise InvalidArgument("classes", "at least two different class numbers, or how many", classes)
+        raise InvalidArgument("classes", "at least two different class numbers", classes)
     return numbers
 
 

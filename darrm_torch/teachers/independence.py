@@ -30,6 +30,7 @@ _SAME_NOISE = (
     "they were trained with the same noise, or started alike and hardly moved. Train each teacher with its own seed; "
     'give initial= if they started alike; accept=["seeds"] if their noise is known to be independent'
 )
+_COPIES = "they are copies of one teacher, which multiply the effect of its records. Train each teacher separately"
 _NEVER_MOVED = (
     "teacher {} has the weights that training started from: nothing was trained. Check that its parameters require "
     "gradients and that the optimizer holds them (adapters may be disabled)"
@@ -315,10 +316,12 @@ def check_noise(
             origin = torch.zeros_like(one) if start is None else start
             parts = [*zip(*(vector.split_with_sizes(own) for vector in (one, other, origin)), strict=True)]
             signal = max(limits[earlier], limits[number])
-            if same or (distance**2 / 2 < _ALIKE and (only_biases or _agree_beyond_noise(parts, signal, false_alarms))):
-                weights = "updates" if initial is not None else "weights"
-                found = f"teachers {earlier} and {number} have {weights} that correlate by {correlation:.4f}"
-                refuse_unless_accepted("seeds", () if same else accept, f"{found}: {_SAME_NOISE}")
+            weights = "updates" if initial is not None else "weights"
+            found = f"teachers {earlier} and {number} have {weights} that correlate by {correlation:.4f}"
+            if same:
+                raise UnprovenPrivacy(f"{found} and are equal up to rounding: {_COPIES}")
+            if distance**2 / 2 < _ALIKE and (only_biases or _agree_beyond_noise(parts, signal, false_alarms)):
+                refuse_unless_accepted("seeds", accept, f"{found}: {_SAME_NOISE}")
     if pair := _equal_sums(modules, compared, initial):
         one, other = (directions[number] for number in pair)
         found = f"teachers {pair[0]} and {pair[1]} have weights "
