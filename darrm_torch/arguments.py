@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DarrmError, InvalidArgument, check_number, is_flag
+from .errors import DarrmError, InvalidArgument, check_number, is_no_number
 from .limits import MOST_BYTES
 
 __all__ = ["MISSING_VALUE", "as_array", "checked", "is_dense", "is_inflated", "validate"]
@@ -27,6 +27,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TEXT = (str, bytes, bytearray, memoryview)
 _PLURALS = (Sequence, Iterable, Collection)
 _PLAIN = (int, float, bool, str, types.NoneType)
+_READ: dict[type, Callable[[Any], int | float]] = {int: operator.index, float: float}
 _CALLED: dict[Any, str] = {
     None: "None",
     bool: "True or False",
@@ -138,21 +139,21 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 def _number(value: Any, admitted: Collection[Any]) -> int | float | None:
     """A number of NumPy, Torch or another library as one of Python's, where one is asked for; otherwise None."""
-    for kind, read in ((int, operator.index), (float, float)):
+    for kind, read in _READ.items():
         if kind in admitted and _is_any(value, [kind]):
-            try:
-                return read(value)
-            except Exception:  # the function's own check of numbers names it
-                return None
+            return read(value)
     return None
 
 
 def _is_any(value: Any, kinds: Iterable[Any]) -> bool:
     """Whether a value is of one of these kinds; one that cannot be looked at is of none."""
-    try:
-        return any(_is(value, kind) for kind in kinds)
-    except Exception:  # an object may raise any
-        return False
+    for kind in kinds:
+        try:
+            if _is(value, kind):
+                return True
+        except Exception:  # an object may raise any
+            continue
+    return False
 
 
 def _is(value: Any, kind: Any) -> bool:
@@ -164,7 +165,7 @@ def _is(value: Any, kind: Any) -> bool:
         return not isinstance(value, bool) and abs(value) < 2**1023
     if origin in (int, float):  # also NumPy's numbers and tensors without axes
         number = hasattr(value, "__index__" if origin is int else "__float__") and not getattr(value, "ndim", 0)
-        return number and not is_flag(value)
+        return number and not is_no_number(value) and isinstance(_READ[origin](value), origin)
     if origin is bool:
         return isinstance(value, (bool, np.bool_))
     if origin in _PLURALS:

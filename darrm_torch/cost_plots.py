@@ -12,6 +12,7 @@ from .arguments import checked
 from .auditing.pipelines import PipelineAudit
 from .errors import InvalidArgument, check_integer
 from .figures import COLOURS, axes_or_new, finished, looks
+from .labels.cost import total_cost
 from .labels.ledger import PrivacyLedger
 from .privacy.guarantees import PrivacyGuarantee, format_bound
 from .privacy.totals import TotalPrivacy
@@ -51,6 +52,9 @@ def plot_totals(total: Callable[[int], TotalPrivacy], labels: Sequence[int], *, 
     axes = axes_or_new(axes)
     counts = sorted({check_integer("labels", count, low=1) for count in labels})
     totals = [total(count) for count in counts]
+    for one in totals:
+        if not isinstance(one, TotalPrivacy):
+            raise InvalidArgument("total", "a function that returns a TotalPrivacy", one)
     if not any(math.isfinite(one.epsilon) for one in totals):
         raise InvalidArgument("total", "one that is finite for some number of labels", math.inf, "Nothing is private.")
     look = itertools.cycle(looks())
@@ -113,7 +117,7 @@ def plot_ledger(
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.set_ylim(bottom=0)
     finished(axes, legend=False)
-    prices = [ledger.spent(count) if cost is None else cost(count) for count in counts]
+    prices = [ledger.spent(count) if cost is None else total_cost(cost, count) for count in counts]
     spent = [price for price in prices if price is not None]
     if not spent:
         return axes

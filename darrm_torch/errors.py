@@ -84,6 +84,7 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+_LARGEST = 10**4000 - 1  # of the integers: Python writes none of more than 4,300 digits
 _NOT_THE_USER = ("darrm_torch", "torch", "lightning")
 _SECRET = ("counts", "votes", "inputs", "key")  # never shown, whatever is wrong with them
 
@@ -139,17 +140,18 @@ def _shortened(text: str, most: int) -> str:
 def is_integer(value: Any) -> bool:
     """Whether ``value`` is an integer of any library, and no list or array of them."""
     number = hasattr(value, "__index__") and not getattr(value, "ndim", 0)
-    return number and not is_flag(value)
+    return number and not is_no_number(value)
 
 
-def is_flag(value: Any) -> bool:
-    """Whether it is a boolean: of Python, NumPy or Torch."""
-    return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+def is_no_number(value: Any) -> bool:
+    """Whether it is a boolean, a text or a complex number, of Python, NumPy or Torch, though ``float`` may read it."""
+    kind = str(getattr(value, "dtype", ""))
+    return isinstance(value, (bool, str, bytes)) or kind.endswith("bool") or "complex" in kind
 
 
 def check_integer(name: str, value: Any, *, low: int, high: int | None = None, cure: str = "") -> int:
     """``value`` as ``int`` in ``[low, high]``, otherwise :class:`InvalidArgument`. Booleans and floats are refused."""
-    if type(value) is int and low <= value and (high is None or value <= high):
+    if type(value) is int and low <= value <= (_LARGEST if high is None else high):
         return value  # the usual case, without the words for the others
     expected = f"an integer >= {low}" if high is None else f"an integer in [{low}, {high}]"
     try:
@@ -158,6 +160,8 @@ def check_integer(name: str, value: Any, *, low: int, high: int | None = None, c
         number = operator.index(value)
     except Exception:  # an object may raise any
         raise InvalidArgument(name, expected, value, cure) from None
+    if high is None and number > _LARGEST:
+        raise InvalidArgument(name, f"{expected}, of 4,000 digits at most", value, cure)
     if number < low or (high is not None and number > high):
         raise InvalidArgument(name, expected, value, cure)
     return number
@@ -179,7 +183,7 @@ def check_number(
     """
     expected = f"a number in {'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
     try:
-        if isinstance(value, (str, bytes)) or getattr(value, "ndim", False) or is_flag(value):
+        if getattr(value, "ndim", False) or is_no_number(value):
             raise TypeError
         number = float(value)
     except Exception:  # an object may raise any

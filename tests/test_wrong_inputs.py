@@ -15,6 +15,7 @@ import signal
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -543,8 +544,13 @@ VALUES: dict[str, Callable[[], Any]] = {
     "inf": lambda: math.inf,
     "negative": lambda: -1,
     "complex": lambda: 1 + 2j,
+    "complex of NumPy": lambda: np.complex128(1 + 2j),
+    "digits of NumPy": lambda: np.str_("3"),
+    "complex of Torch": lambda: torch.tensor(1 + 0j),
+    "number without a value": lambda: torch.tensor(1.0, device="meta"),
+    "signalling nan": lambda: Decimal("sNaN"),
     "huge int": lambda: 10**30,
-    "beyond float": lambda: 10**400,
+    "beyond float": lambda: 10**5000,  # nor can Python write it
     "huge float": lambda: 1e308,
     "object": lambda: object(),
     "class": lambda: dict,
@@ -594,7 +600,7 @@ RIGHT: dict[str, set[str]] = {
     "int": {"2"},
     "float": {"2", "2.0", "2.5"},
     "bool": {"True"},
-    "str": {"str", "digits"},
+    "str": {"str", "digits", "digits of NumPy"},
     "bytes": {"bytes"},
     "Mapping": {"{}", "{'a': 1}"},
     "dict": {"{}", "{'a': 1}"},
@@ -785,6 +791,9 @@ FEW = {
     "{}",
     "sparse",
     "nan tensor",
+    "complex of NumPy",
+    "digits of NumPy",
+    "number without a value",
 }
 
 
@@ -868,6 +877,23 @@ ROWS = [
 def test_wrong_values_are_refused_by_name(name: str, parameter: str, labels: list[str]) -> None:
     found = {label: outcome(name, parameter, VALUES[label]()) for label in labels}
     assert not {label: problem for label, problem in found.items() if problem}
+
+
+def test_functions_that_return_no_price_are_named() -> None:
+    ledger = dt.PrivacyLedger(budget=HALF, cost=lambda labels: labels)
+    with pytest.raises(dt.InvalidArgument, match="cost must be a function that returns a PrivacyGuarantee, got"):
+        ledger.answer([b"a"], drawn_labels)
+    assert not ledger.charges
+    for plot, parameter in (("plot_ledger", "cost"), ("plot_totals", "total")):
+        with pytest.raises(dt.InvalidArgument, match=f"{parameter} must be a function that returns a"):
+            call(plot, {parameter: lambda labels: labels})
+
+
+def test_complex_labels_and_no_teachers_are_refused() -> None:
+    with pytest.raises(dt.InvalidArgument, match="teachers must be the numbers of one or more"):
+        ensemble().sensitive_counts(X, teachers=[])
+    with pytest.raises(dt.InvalidArgument, match=r"labels must be integers \(N,\)"):
+        dt.ignored_records(torch.zeros(3, 2), torch.zeros(3, dtype=torch.complex64), classes=2)
 
 
 def test_fixmatch_refuses_what_its_transforms_would_spoil() -> None:

@@ -68,7 +68,7 @@ class Price:
 def fits(cost: Cost, labels: int, budget: PrivacyGuarantee) -> bool:
     """Whether ``labels`` labels cost at most the budget."""
     if not isinstance(cost, PrivacyGuarantee):
-        total = cost(labels)
+        total = total_cost(cost, labels)
         return total.epsilon <= budget.epsilon and total.delta <= budget.delta
     pairs = ((cost.epsilon, budget.epsilon), (cost.delta, budget.delta))
     return all(exact_multiple(labels, one) <= exact_multiple(1, most) for one, most in pairs)
@@ -79,7 +79,10 @@ def total_cost(cost: Cost, labels: int) -> PrivacyGuarantee:
     if labels == 0:
         return PrivacyGuarantee(epsilon=0.0)
     if not isinstance(cost, PrivacyGuarantee):
-        return cost(labels)
+        total = cost(labels)
+        if not (hasattr(total, "epsilon") and hasattr(total, "delta")):
+            raise InvalidArgument("cost", "a function that returns a PrivacyGuarantee", total)
+        return total
     epsilon, delta = (float(exact_multiple(labels, one)) for one in (cost.epsilon, cost.delta))
     return PrivacyGuarantee(epsilon=epsilon, delta=min(1.0, delta))
 

@@ -331,6 +331,8 @@ class PrivateMajorityEnsemble(nn.Module):
         inputs, most = checked_inputs(inputs), len(self._teachers) - 1
         numbers = range(most + 1) if teachers is None else teachers
         numbers = [check_integer("teachers", number, low=0, high=most) for number in numbers]
+        if not numbers:
+            raise InvalidArgument("teachers", "the numbers of one or more", teachers)
         classes = self._teachers.check(inputs, numbers)
         if juries is not None:
             shape = (*label_shape(size_of(inputs), self.findings), most + 1)

@@ -136,8 +136,9 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     """
     if inputs.is_nested or labels.is_nested:
         raise InvalidArgument("inputs and labels", "dense tensors", "a nested one")
-    if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
-        raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
+    if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels) or labels.is_complex():
+        got = f"{tuple(labels.shape)} of {labels.dtype}"
+        raise InvalidArgument("labels", "integers (N,), as long as inputs (N, ...)", got)
     finite = inputs.isfinite()
     finite = finite.flatten(1).all(dim=1) if inputs.dim() > 1 else finite
     known = (labels >= 0) & (labels < check_integer("classes", classes, low=1, high=2**31))
