@@ -879,6 +879,18 @@ def test_wrong_values_are_refused_by_name(name: str, parameter: str, labels: lis
     assert not {label: problem for label, problem in found.items() if problem}
 
 
+@pytest.mark.parametrize("name", ["PrivateLabeler", "PrivateMajorityEnsemble", "RandomizedVotes"])
+@pytest.mark.parametrize("label", ["None", "2", "2.5", "[None]", "complex of NumPy", "one"])
+def test_a_refused_call_leaves_the_ledger_free_for_the_right_one(name: str, label: str) -> None:
+    for parameter in signature(name):
+        arguments = CALLS[name]()
+        arguments.setdefault("ledger", dt.PrivacyLedger())
+        try:
+            function(name)(**arguments | {parameter.name: 1 if label == "one" else VALUES[label]()})
+        except dt.DarrmError:
+            function(name)(**arguments)
+
+
 def test_functions_that_return_no_price_are_named() -> None:
     ledger = dt.PrivacyLedger(budget=HALF, cost=lambda labels: labels)
     with pytest.raises(dt.InvalidArgument, match="cost must be a function that returns a PrivacyGuarantee, got"):

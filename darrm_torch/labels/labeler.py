@@ -155,7 +155,7 @@ class PrivateLabeler:
         if delta is None:
             promises = (self.ledger.budget, getattr(mechanism.certificate, "target", None))
             delta = next((promise.delta for promise in promises if promise is not None), 1e-5)
-        self.delta = check_number("delta", delta, low=0, high=1)
+        self.delta = check_number("delta", delta, low=0, high=1, high_open=True)
         terms: dict[str, Any] = {"overlap": self.overlap, "classes": self.classes, "delta": self.delta, **(rules or {})}
         terms |= {} if self.findings is None else {"findings": self.findings}
         terms |= {} if allocation is None else {"allocation": allocation.to_dict()}
@@ -171,15 +171,16 @@ class PrivateLabeler:
         # It holds no teacher: a ledger may be pickled to places where the teachers may not go.
         self._situation: dict[str, Any] = {"teachers": self.profiles, "overlap": self.overlap, "mechanism": mechanism}
         self._situation |= {"neighbours": neighbours, "allocation": allocation}
-        self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
-        note_noise(self.ledger, mechanism)
-        warn_before_labels(mechanism, self.ledger, self._situation, self.delta)
-        self._jury = kept_jury(self.ledger, mechanism, teachers=count)
         self._assumptions = (_VOTES,) if assumptions is None else tuple(assumptions)
         if isinstance(assumptions, str) or not all(isinstance(one, str) for one in self._assumptions):
             raise InvalidArgument("assumptions", "a list of sentences", assumptions)
         self.teachers = tuple(teachers)
         self.panel = Panel([teacher for teacher in teachers if not isinstance(teacher, str)], self.findings)
+        # Last, so that a refused labeler leaves the ledger free for the right one.
+        self.ledger.bind(self.identity, cost=partial(_price, delta=self.delta, **self._situation))
+        note_noise(self.ledger, mechanism)
+        warn_before_labels(mechanism, self.ledger, self._situation, self.delta)
+        self._jury = kept_jury(self.ledger, mechanism, teachers=count)
 
     @checked
     def spending_from(self, ledger: PrivacyLedger) -> PrivateLabeler:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..arguments import checked
 from ..arrays import IntArray
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, check_integer
 from ..mechanisms.selection import RandomizedPlurality
 from ..privacy.profiles import PrivacyProfile
 from .identity import as_tensors
@@ -84,7 +84,7 @@ class RandomizedVotes:
             cure = "The budget is what all answers of the site may reveal: PrivacyLedger(FILE, budget)."
             raise InvalidArgument("ledger", "one with a budget", ledger, cure)
         self.labeler = PrivateLabeler(
-            RandomizedPlurality(epsilon=epsilon, teachers=1, classes=classes),
+            RandomizedPlurality(epsilon=epsilon, teachers=1, classes=check_integer("classes", classes, low=2)),
             teachers=[teacher],
             profiles=None if profile is None else [profile],
             overlap=1,
