@@ -904,8 +904,12 @@ def test_functions_that_return_no_price_are_named() -> None:
 def test_complex_labels_and_no_teachers_are_refused() -> None:
     with pytest.raises(dt.InvalidArgument, match="teachers must be the numbers of one or more"):
         ensemble().sensitive_counts(X, teachers=[])
-    with pytest.raises(dt.InvalidArgument, match=r"labels must be integers \(N,\)"):
-        dt.ignored_records(torch.zeros(3, 2), torch.zeros(3, dtype=torch.complex64), classes=2)
+    numbers, labels = torch.zeros(3, 2), torch.zeros(3)
+    with pytest.raises(dt.InvalidArgument, match="labels must be a dense tensor of real numbers"):
+        dt.ignored_records(numbers, labels.to(torch.complex64), classes=2)
+    for inputs in (numbers.to_sparse_csr(), numbers.to("meta")):
+        with pytest.raises(dt.InvalidArgument, match="inputs must be a dense tensor of real numbers"):
+            dt.ignored_records(inputs, labels, classes=2)
 
 
 def test_fixmatch_refuses_what_its_transforms_would_spoil() -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ..arguments import checked
+from ..arguments import checked, is_dense
 from ..errors import InvalidArgument, UnprovenPrivacy, check_integer, check_number
 from ..reprs import short_repr
 from .checkpoints import FORMAT, FORMAT_KEY, held_tensors
@@ -134,11 +134,11 @@ def ignored_records(inputs: Tensor, labels: Tensor, *, classes: int) -> Tensor:
     >>> ignored_records(torch.tensor([[0.5], [float("nan")], [1.0]]), torch.tensor([1, 0, 7]), classes=2).tolist()
     [1, 2]
     """
-    if inputs.is_nested or labels.is_nested:
-        raise InvalidArgument("inputs and labels", "dense tensors", "a nested one")
-    if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels) or labels.is_complex():
-        got = f"{tuple(labels.shape)} of {labels.dtype}"
-        raise InvalidArgument("labels", "integers (N,), as long as inputs (N, ...)", got)
+    for name, tensor in (("inputs", inputs), ("labels", labels)):
+        if not is_dense(tensor):
+            raise InvalidArgument(name, "a dense tensor of real numbers", type(tensor).__name__)
+    if not inputs.dim() or labels.dim() != 1 or len(inputs) != len(labels):
+        raise InvalidArgument("labels", "(N,), as long as inputs (N, ...)", f"{tuple(labels.shape)}")
     finite = inputs.isfinite()
     finite = finite.flatten(1).all(dim=1) if inputs.dim() > 1 else finite
     known = (labels >= 0) & (labels < check_integer("classes", classes, low=1, high=2**31))
