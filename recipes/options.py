@@ -78,7 +78,7 @@ def print_results(options: argparse.Namespace, folder: Path, results: Mapping[st
 
 def quieten() -> None:
     """Silence messages of Opacus, Torch and Lightning about things that are intended here."""
-    for name in ("lightning.pytorch", "lightning.fabric", "absl"):  # absl: of orders that an accountant leaves out
+    for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*does not have many workers")
     warnings.filterwarnings("ignore", message="You defined a `validation_step`")

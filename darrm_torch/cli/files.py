@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -288,8 +289,9 @@ def _read_csv(name: str, file: Path) -> tuple[list[str], Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there are no numbers, which read_tensor says
             numbers = np.loadtxt(file, delimiter=",", skiprows=int(named), ndmin=2, quotechar='"', encoding="utf-8-sig")
-    except ValueError:
-        if (mistake := _first_mistake(file, first if named else [])) is None:
+    except ValueError as error:
+        at_row = re.search(r"at row (\d+)", str(error))  # NumPy counts rows of numbers
+        if (mistake := _first_mistake(file, first if named else [], int(at_row[1]) if at_row else 0)) is None:
             raise
         raise InvalidArgument(name, "a table of numbers, separated by commas", *mistake) from None
     return first if named else [""] * len(first), numbers
@@ -306,22 +308,24 @@ def _first_line(file: Path) -> tuple[list[str], bool]:
         return first, True
 
 
-def _first_mistake(file: Path, names: Sequence[str]) -> tuple[str, str] | None:
-    """What the first cell of a .csv file that is no number holds, in words, and what to do about it."""
+def _first_mistake(file: Path, names: Sequence[str], row: int) -> tuple[str, str] | None:
+    """What the first cell of a .csv file that is no number holds, in words, and what to do; rows before are right."""
     with file.open(encoding="utf-8-sig", newline="") as text:
+        skipped = sum(1 for _ in islice(text, row + bool(names)))
         lines = csv.reader(text)
-        for cells in islice(lines, int(bool(names)), None):
+        for cells in lines:
             for place, cell in enumerate(cells):
                 try:
                     float(cell)
                 except ValueError:
                     column = repr(names[place]) if place < len(names) else place + 1
-                    where = f"in line {lines.line_num}, column {column}"
+                    line = skipped + lines.line_num
+                    where = f"in line {line}, column {column}"
                     if not cell.strip():
                         return f"nothing {where}", MISSING_VALUE
                     if ";" in cell or "\t" in cell:
                         return (
-                            f"another separator in line {lines.line_num}",
+                            f"another separator in line {line}",
                             "Write the table with commas, and numbers with points.",
                         )
                     return f"text {where}", "Leave such a column out, or write its values as numbers."

@@ -121,6 +121,7 @@ def _add_arguments(parser: Any) -> None:
 
 def options_for(answer: dt.Plan) -> str | None:
     """The options of this command that build the mechanism that a plan recommends; None if there are none."""
+    from ..labels.advice import LITTLE
     from ..planning.beliefs import typical_votes
     from ..planning.families import FAMILIES
 
@@ -148,7 +149,7 @@ def options_for(answer: dt.Plan) -> str | None:
     options |= {} if unit.name == "record" else {"unit": unit.name, "records_per_unit": unit.records}
     options |= {} if unit.neighbours == "add/remove" else {"neighbours": unit.neighbours}
     options |= {"overlap": answer.overlap, "accountants": "FILE ..." if best.rests_on == "both" else None}
-    if best.agreement is not None and best.agreement < 1 / answer.classes + _POOR + 0.05:  # this command estimates it
+    if best.agreement is not None and best.agreement < 1 / answer.classes + LITTLE + 0.05:  # this command estimates it
         options["accept"] = "guesses"
     for name, value in options.items():
         if isinstance(value, dt.PrivacyGuarantee):
@@ -222,7 +223,6 @@ def _run(chosen: Any) -> int:
 
 # --- what is shown before anything is charged ----------------------------------------------------------------------
 
-_POOR = 0.1  # more than guessing
 _DRAWS = 10_000  # labels of simulated votes: an agreement to about a hundredth, in about a second
 
 
@@ -249,14 +249,16 @@ def _show_noise(ensemble: Any, agreement: float) -> None:
 
 def _refuse_guesses(ensemble: Any, agreement: float, classes: int) -> None:
     """Refuse to pay for the first labels of a ledger where the noise makes guesses of them."""
+    from ..labels.advice import LITTLE
+
     affected, count = ensemble.overlap, len(ensemble.profiles)
-    if agreement >= 1 / classes + _POOR or count == 1:  # one vote that a site randomizes may be poor
+    if agreement >= 1 / classes + LITTLE or count == 1:  # one vote that a site randomizes may be poor
         return
     cure = "Raise the target or the allowance, buy fewer labels, or use more teachers."
     if affected > 1:
         cure = f"One record is assumed to affect {affected} of {count} teachers: for disjoint shards pass --overlap 1."
     got = f"an expected agreement with the majority of {_share(agreement)}"
-    cure = f"Nothing was charged. {cure} --accept guesses buys them all the same."
+    cure = f"Nothing was charged. {cure} --accept guesses buys them anyway."
     raise InvalidArgument("the labels", "better than guesses", got, cure)
 
 

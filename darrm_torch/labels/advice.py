@@ -13,10 +13,10 @@ from ..mechanisms.noise_free import NoiseFree, NoiseFreeMajority
 from ..privacy.totals import total_privacy
 from .ledger import PrivacyLedger
 
-__all__ = ["memory_ledger", "warn_before_labels"]
+__all__ = ["LITTLE", "memory_ledger", "warn_before_labels"]
 
 _AGREE = 0.75  # of the teachers; as the planner's default prior expects
-_LITTLE = 0.1  # more than guessing
+LITTLE = 0.1  # more than guessing, up to which labels are poor
 
 
 def warn_before_labels(
@@ -58,7 +58,7 @@ def warn_before_labels(
     elif labels == 1 and count > 1 and mechanism.classes in (None, 2):  # one vote that a site randomizes may be poor
         most = math.ceil(_AGREE * count)
         chance = float(mechanism.label_probabilities(np.array([[count - most, most]]))[0, 1])
-        if chance < 0.5 + _LITTLE:
+        if chance < 0.5 + LITTLE:
             warn_caller(
                 f"the labels are hardly better than guessing: where {most} of {count} teachers agree, a label says so "
                 f"with chance {math.floor(chance * 100) / 100:.2f}. Allow more, or have more teachers",

@@ -171,7 +171,7 @@ def table_of(name: str, values: npt.ArrayLike, expected: str) -> Any:
     if np.ma.is_masked(values):
         raise InvalidArgument(name, expected, "masked ones")
     if is_inflated(values):
-        raise InvalidArgument(name, expected, type(values).__name__, "It is too long.")
+        raise InvalidArgument(name, expected, type(values).__name__, "It would not fit in memory.")
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, tensors that are no arrays

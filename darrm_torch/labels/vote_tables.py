@@ -62,7 +62,7 @@ def _readable(path: Path) -> Iterator[None]:
     """What goes wrong while a file is read, as one line about the file."""
     try:
         yield
-    except InvalidArgument:
+    except (InvalidArgument, MemoryError):
         raise
     except UnicodeDecodeError as error:
         raise InvalidArgument("path", "text in UTF-8", str(path), f"{error.reason}.".capitalize()) from None

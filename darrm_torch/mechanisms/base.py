@@ -268,7 +268,7 @@ class Mechanism(ABC):
         if np.ma.is_masked(counts):
             raise InvalidArgument("counts", "without masked entries", counts, _CURE)
         if is_inflated(counts):
-            raise InvalidArgument("counts", "in memory, none of them repeated by its shape alone", counts, _CURE)
+            raise InvalidArgument("counts", "stored whole, not an expanded or broadcast array", counts, _CURE)
         try:
             array = np.asarray(counts)
         except Exception:  # a list of arrays may raise any

@@ -16,11 +16,10 @@ from .gnmax import (
     LARGEST_SIGMA,
     SMALLEST_SIGMA,
     GaussianCounts,
+    gaussian_argmax_law,
     gaussian_noise,
-    gaussian_stride,
     grid_step,
     noisy_argmax,
-    noisy_argmax_law,
 )
 
 if TYPE_CHECKING:
@@ -141,9 +140,7 @@ class ConfidentGNMax(GaussianCounts):
         below = np.append(0.0, np.cumsum(noise.symmetric_law()))  # Pr[noise < k] for k = -R, ..., R + 1
         needed = np.clip(self._missing(counts, unit) + noise.reach, 0, below.size - 1)[:, None]
         answered, silent = below[below.size - 1 - needed], below[needed]  # the noise is symmetric
-        stride = gaussian_stride(self.sigma, counts.shape[1])
-        law = noisy_argmax_law(counts, *gaussian_noise(self.sigma), stride)
-        return np.concatenate([answered * law, silent], axis=1)
+        return np.concatenate([answered * gaussian_argmax_law(counts, self.sigma), silent], axis=1)
 
     def _missing(self, counts: IntArray, unit: int) -> IntArray:
         """The smallest noise, in units of its grid, that lifts what is checked to the threshold."""

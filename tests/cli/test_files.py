@@ -87,6 +87,7 @@ def test_labels_are_read_as_they_were_written(folder: Path, file: str) -> None:
         ("a,b\n1,x\n", "separated by commas, got \"text in line 2, column 'b'\". Leave such a column out"),
         ("a,b\r\n1,2\r\n1,\r\n", "got \"nothing in line 3, column 'b'\". A missing value needs a public number"),
         ("1,2\n1,\n", "got 'nothing in line 2, column 2'"),
+        ("a,b\n1,2\n\n3,x\n", "got \"text in line 4, column 'b'\""),
         ("a;b\n1,5;2\n", "got 'another separator in line 2'. Write the table with commas"),
         ("a,b\n1,2\n1\n", "an array in"),
         ("a,b\n1,2\n", "a column label, or with one column, not 2"),
